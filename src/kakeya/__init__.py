@@ -1,0 +1,1 @@
+"""Kakeya Node: machines that draft tokens for one another."""

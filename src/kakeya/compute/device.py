@@ -1,0 +1,110 @@
+"""Where tensor work runs: one operating-system thread per engine, and the queue in front of it.
+
+MLX arrays belong to the thread that made them, so neither trio.to_thread nor CapacityLimiter(1)
+will do: both pick any idle thread.  Jobs are short by contract (about 50 ms); long work is cut
+into chunks by its caller.  Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import outcome
+import trio
+
+from kakeya.errors import demand
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One piece of work on its way to the thread and back."""
+
+    run: Callable[[], Any]
+    done: trio.Event = field(default_factory=trio.Event)
+    result: Any = None
+
+    def settle(self, result: Any) -> None:
+        self.result = result
+        self.done.set()
+
+
+class Device(Protocol):
+    """Runs jobs one at a time, first come first served."""
+
+    async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run `fn(*args)` as one job; cancellable while queued, never while running.
+
+        Raises what `fn` raised, and Refused(RESOURCE_EXHAUSTED) when the queue is full.
+        """
+        ...
+
+
+class ThreadDevice:
+    """The real device: always the same thread."""
+
+    def __init__(self, *, name: str, max_waiting: int) -> None:
+        self._name = name
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._turn = trio.Lock()
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the thread alive; cancelling this ends it after the current job."""
+        loop = partial(self._loop, trio.lowlevel.current_trio_token())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(
+                    trio.to_thread.run_sync,
+                    loop,
+                    thread_name=self._name,
+                    limiter=trio.CapacityLimiter(1),
+                )
+            )
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._jobs.put(None)
+
+    def _loop(self, token: trio.lowlevel.TrioToken) -> None:
+        while (job := self._jobs.get()) is not None:
+            token.run_sync_soon(job.settle, outcome.capture(job.run))
+            del job  # or this frame keeps the last tensors alive until the next job
+
+    async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        demand(
+            self._waiting < self._max_waiting,
+            "RESOURCE_EXHAUSTED",
+            f"{self._waiting} jobs wait for {self._name}, the limit is {self._max_waiting}",
+        )
+        self._waiting += 1
+        try:
+            async with self._turn:
+                job = Job(partial(fn, *args))
+                self._jobs.put(job)
+                with trio.CancelScope(shield=True):
+                    await job.done.wait()
+        finally:
+            self._waiting -= 1
+        return job.result.unwrap()  # type: ignore[no-any-return]
+
+
+class InlineDevice:
+    """The same contract with no thread: a job costs `job_s` seconds of (mock) time."""
+
+    def __init__(self, job_s: float = 0.0) -> None:
+        self.job_s = job_s
+        self._turn = trio.Lock()
+
+    async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        async with self._turn:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self.job_s)
+            return fn(*args)

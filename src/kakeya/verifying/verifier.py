@@ -1,0 +1,116 @@
+"""What a verifier is to the decoding loop, whatever framework computes it.
+
+Every method runs on the engine's own thread (compute/device); none waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+KvMode = Literal["full", "window"]
+
+
+@dataclass(frozen=True, slots=True)
+class KvPlan:
+    """How much K/V a generation keeps.
+
+    full: every position.  window: [0, sink) and the last `window` positions; the row at position
+    p attends to [0, sink) and (p - window, p], in prefill as in decoding, so results do not
+    depend on how the prompt was cut into chunks.  Sliding layers keep their own window as well.
+    """
+
+    mode: KvMode
+    sink: int
+    window: int
+    max_len: int  # positions this generation can reach; bounds what is allocated
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    max_context_len: int
+    layer_types: tuple[str, ...]  # "full_attention" | "sliding_attention", one per layer
+    sliding_window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one forward pass says: row i is about the position after input token i.
+
+    ids: the argmax, the lowest id on a tie.  margins: top-1 minus top-2 logit.
+    logits: [rows, vocab_size] float32, only when asked for.
+    aux: one [rows, hidden_size] array per tapped layer (that decoder layer's output), in the
+    order of the layers asked for; empty when none was.
+    has_nan: some logit is not finite; the request must fail, the node lives.
+    """
+
+    ids: tuple[int, ...]
+    margins: tuple[float, ...]
+    logits: NDArray[np.float32] | None = None
+    aux: tuple[NDArray[np.generic], ...] = ()
+    has_nan: bool = False
+
+
+class Kv(Protocol):
+    """The K/V of one generation; owned by the verifier's thread."""
+
+    @property
+    def length(self) -> int:
+        """Positions committed or written so far: the next token's position."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int: ...
+
+
+class Verifier(Protocol):
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def geometry(self) -> Geometry: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def margin_bound(self) -> float:
+        """Gaps below it are decided again by a one-token pass.
+
+        0 where the block path was measured bitwise equal to the one-token path on this machine.
+        """
+        ...
+
+    @property
+    def prefill_chunk_len(self) -> int:
+        """Tokens of one prefill job, chosen so that a job stays short."""
+        ...
+
+    def open(self, plan: KvPlan) -> Kv:
+        """An empty K/V.  Raises Refused(RESOURCE_EXHAUSTED) beyond the memory limit."""
+        ...
+
+    def forward(
+        self,
+        kv: Kv,
+        ids: Sequence[int],
+        *,
+        want_logits: bool = False,
+        aux_layers: Sequence[int] = (),
+    ) -> Rows:
+        """Append `ids` at positions kv.length … and say what follows each."""
+        ...
+
+    def prefill(self, kv: Kv, ids: Sequence[int]) -> None:
+        """Append one chunk of the prompt without asking what follows it."""
+        ...
+
+    def trim(self, kv: Kv, length: int) -> None:
+        """Forget positions ≥ `length`.  At most the last forward's rows can be forgotten."""
+        ...

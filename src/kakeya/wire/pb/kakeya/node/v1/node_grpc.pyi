@@ -1,0 +1,19 @@
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import purerpc
+
+import kakeya.wire.pb.kakeya.node.v1.node_pb2 as pb
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+class NodeServiceServicer(purerpc.Servicer):
+    async def GetFleet(self, input_message: pb.GetFleetRequest) -> pb.GetFleetResponse: ...
+    def Generate(self, input_message: pb.GenerateRequest) -> AsyncIterator[pb.GenerateEvent]: ...
+    @property
+    def service(self) -> purerpc.Service: ...
+
+class NodeServiceStub:
+    def __init__(self, channel: Any) -> None: ...
+    async def GetFleet(self, message: pb.GetFleetRequest, *, metadata: Metadata | None = None) -> pb.GetFleetResponse: ...
+    def Generate(self, message: pb.GenerateRequest, *, metadata: Metadata | None = None) -> AsyncIterator[pb.GenerateEvent]: ...
