@@ -1,0 +1,5 @@
+"""`python -m kakeya`."""
+
+from kakeya.cli.app import main
+
+main()

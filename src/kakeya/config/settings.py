@@ -1,0 +1,213 @@
+"""What an operator can set, where a value came from, and the bounds it must keep.
+
+flag > environment (KAKEYA_…) > TOML > default.  Reads no file and no environment itself: the
+caller hands both in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+
+from kakeya.config.decoding import DecodingLimits
+from kakeya.config.drafting import DraftingLimits
+from kakeya.config.fleet import FleetLimits
+from kakeya.config.node import NodeLimits
+from kakeya.config.rpc import RpcLimits
+from kakeya.config.verifying import VerifyingLimits
+
+NodeIdText = str
+Level = Literal["debug", "info", "warning", "error"]
+
+
+class ConfigError(Exception):
+    """One line for the operator: the key, its value and what it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything `kakeya run` goes by."""
+
+    host: str = "127.0.0.1"
+    port: int = 50051
+    advertise: str = ""
+    peer: tuple[str, ...] = ()
+    fleet_name: str = "kakeya"
+    node_id: str = ""
+    verifier: str = "smollm2"
+    proposer: tuple[str, ...] = ("ngram",)
+    backend: Literal["auto", "torch"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    kv: Literal["full", "window"] = "full"
+    sink: int = 4
+    window: int = 1024
+    num_drafts: int | Literal["auto"] = "auto"
+    draft_on: str = "auto"
+    exact: Literal["guarded", "strict"] = "guarded"
+    memory_limit: int = 0
+    fleet_key_file: str = ""
+    insecure: bool = False
+    offline: bool = False
+    log_level: Level = "info"
+    log_format: Literal["auto", "pretty", "json"] = "auto"
+    rpc: RpcLimits = field(default_factory=RpcLimits)
+    fleet: FleetLimits = field(default_factory=FleetLimits)
+    drafting: DraftingLimits = field(default_factory=DraftingLimits)
+    verifying: VerifyingLimits = field(default_factory=VerifyingLimits)
+    decoding: DecodingLimits = field(default_factory=DecodingLimits)
+    node: NodeLimits = field(default_factory=NodeLimits)
+
+
+# (smallest, largest), both allowed.  Limits not named here must be > 0 (or ≥ 0 where the
+# default is 0).
+BOUNDS: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "sink": (0, 4096),
+    "window": (16, 1 << 20),
+    "num_drafts": (0, 64),
+    "memory_limit": (0, 1 << 50),
+}
+# Flags with a shorter or friendlier name than the key they set.
+ALIASES = {
+    "max_message_bytes": "rpc.max_message_bytes",
+    "fleet_interval": "fleet.interval_s",
+    "fleet_ttl": "fleet.ttl_s",
+}
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and for every key the origin of its value: flag, environment, file, default."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def keys() -> dict[str, tuple[Any, Any]]:
+    """Every settable key (`port`, `rpc.max_message_bytes`) with its type and default."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, kind, default in _fields(Settings):
+        if is_dataclass(kind):
+            for inner, inner_kind, inner_default in _fields(kind):
+                found[f"{name}.{inner}"] = inner_kind, inner_default
+        else:
+            found[name] = kind, default
+    return found
+
+
+def env_name(key: str) -> str:
+    """The environment variable of a key: rpc.max_message_bytes → KAKEYA_RPC_MAX_MESSAGE_BYTES."""
+    return "KAKEYA_" + key.replace(".", "_").upper()
+
+
+def load(*, flags: Mapping[str, Any], env: Mapping[str, str], toml_text: str) -> Loaded:
+    """Merge the four origins.  Raises ConfigError naming the key, the value and the bound."""
+    known = keys()
+    layers = (
+        ("default", {key: default for key, (_, default) in known.items()}),
+        ("file", dict(_flatten(_parse_toml(toml_text)))),
+        ("environment", _from_env(env, known)),
+        ("flag", {ALIASES.get(k, k): v for k, v in flags.items() if v is not None}),
+    )
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        for key, value in layer.items():
+            if key not in known:
+                raise ConfigError(_unknown(key, origin, list(known)))
+            values[key] = _convert(key, value, known[key][0], origin)
+            origins[key] = origin
+    for key, value in values.items():
+        _demand_in_bounds(key, value, known[key][1], origins[key])
+    return Loaded(_build(values), origins)
+
+
+def _fields(kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        default = each.default
+        if default is MISSING and each.default_factory is not MISSING:
+            default = each.default_factory()
+        yield each.name, hints[each.name], default
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    if len(text.encode()) > MAX_FILE_BYTES:
+        raise ConfigError(f"the configuration file is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the configuration file is not TOML: {error}") from None
+
+
+def _flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            for inner, inner_value in value.items():
+                yield f"{name}.{inner}", inner_value
+        else:
+            yield name, value
+
+
+def _from_env(env: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+    by_name = {env_name(key): key for key in known}
+    by_name |= {env_name(alias): key for alias, key in ALIASES.items()}
+    found = {}
+    for name, value in sorted(env.items()):
+        if not name.startswith("KAKEYA_") or name in ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY"):
+            continue
+        if name not in by_name:
+            raise ConfigError(_unknown(name, "environment", list(by_name)))
+        found[by_name[name]] = value
+    return found
+
+
+def _unknown(key: str, origin: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown key {key!r} ({origin}){hint}"
+
+
+def _convert(key: str, value: Any, kind: Any, origin: str) -> Any:
+    is_list = getattr(kind, "__origin__", None) is tuple
+    if is_list and isinstance(value, str):
+        value = tuple(part for part in re.split(r"[,\s]+", value) if part)
+    if kind is bool and isinstance(value, str):
+        value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
+            value.lower(), value
+        )
+    try:
+        return msgspec.convert(value, kind, strict=origin in ("default", "file"))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{key} is {value!r} ({origin}): {error}") from None
+
+
+def _demand_in_bounds(key: str, value: Any, default: Any, origin: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    floor = 0.0 if default == 0 else 1e-9
+    low, high = BOUNDS.get(key, (floor, float("inf")))
+    if not low <= value <= high or value == float("inf"):
+        least = "above 0" if low == 1e-9 else f"at least {low:g}"
+        most = "" if high == float("inf") else f" and at most {high:g}"
+        raise ConfigError(f"{key} is {value} ({origin}), it must be {least}{most}")
+
+
+def _build(values: Mapping[str, Any]) -> Settings:
+    made: dict[str, Any] = {}
+    for name, kind, _ in _fields(Settings):
+        if is_dataclass(kind):
+            prefix = f"{name}."
+            inner = {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}
+            section: Any = kind
+            made[name] = section(**inner)
+        else:
+            made[name] = values[name]
+    return Settings(**made)

@@ -1,0 +1,1 @@
+"""The composition root: builds everything, owns the nurseries, drains on a signal."""
