@@ -1,0 +1,42 @@
+"""From a checkpoint folder to a verifier.  Runs on the engine's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kakeya.config.verifying import VerifyingLimits
+from kakeya.errors import demand
+from kakeya.verifying.checkpoint import read_checkpoint
+from kakeya.verifying.model_torch import TorchVerifier
+from kakeya.verifying.weights_torch import DTYPES, load_weights
+
+
+def load_verifier(
+    folder: Path,
+    *,
+    dtype: str,
+    limits: VerifyingLimits,
+    model_id: str,
+    progress: Callable[[float], None],
+) -> TorchVerifier:
+    """The verifier of a Hugging Face layout folder.
+
+    dtype: "float32" or "bfloat16", whatever the folder stores.  progress gets the share done
+    (0 … 1).  Raises Refused as checkpoint.read_checkpoint and weights_torch.load_weights do.
+    """
+    demand(
+        dtype in DTYPES,
+        "INVALID_ARGUMENT",
+        f"dtype is {dtype!r}, supported are {', '.join(DTYPES)}",
+    )
+    checkpoint = read_checkpoint(folder, limits)
+    weights = load_weights(checkpoint, dtype=dtype, limits=limits, progress=progress)
+    return TorchVerifier(
+        checkpoint.config,
+        weights,
+        model_id=model_id,
+        dtype=dtype,
+        limits=limits,
+        margin_bound=1e-3,
+    )

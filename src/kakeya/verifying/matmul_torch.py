@@ -1,0 +1,78 @@
+"""The matrix product of a weight with few rows, in the form that is fast and row-exact here.
+
+Row-exact: the result of a row is the same to the bit whatever rows are computed beside it, and
+however many.  That is what lets a verify block commit the very ids of one-token steps.
+
+For float32 on CPUs with MKL the weight is packed once (its columns laid out for the kernel); one
+packing serves every number of rows and always runs the same kernel, where plain gemm picks
+another one for 1 row, for 2 and from 16 on.  Otherwise the weight stands on the left (`w @ x.T`),
+which picks its kernel by the weight's shape and not by the number of rows.  Which form holds is
+measured on the real weights at load (exactness_torch), never assumed; the choice itself is by
+rule and not by the clock, since two processes that chose differently could differ in near ties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# Rows the packing is laid out for: the usual verify block.
+_PACK_ROWS = 8
+
+
+class Matrix(Protocol):
+    """A weight [out, in] of the model, ready to be applied to rows."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [T, in] → [T, out], contiguous."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """float32 on a CPU with MKL.  `shape` carries the weight's shape and none of its memory."""
+
+    packed: Tensor
+    shape: Tensor
+    bias: Tensor | None
+    num_bytes: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkl._mkl_linear(x, self.packed, self.shape, self.bias, x.shape[0])
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class LeftMatrix:
+    """Any dtype: the weight on the left, rows as columns."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weight.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = (self.weight @ x.T).T.contiguous()
+        return out if self.bias is None else out + self.bias
+
+
+def prepare(weight: Tensor, bias: Tensor | None) -> Matrix:
+    """`weight` [out, in] in the form for its dtype on this machine; it may be copied."""
+    if weight.dtype == torch.float32 and can_pack():
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
+        shape = torch.empty(1, dtype=weight.dtype).expand(weight.shape)
+        return PackedMatrix(packed, shape, bias, weight.nbytes)
+    return LeftMatrix(weight, bias)
+
+
+def can_pack() -> bool:
+    """Whether this build of torch carries MKL's packed product."""
+    return bool(torch._C.has_mkl) and hasattr(torch.ops.mkl, "_mkl_linear")

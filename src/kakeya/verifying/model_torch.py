@@ -1,0 +1,297 @@
+"""A Llama or Qwen3 decoder in plain torch calls: the verifier's forward pass.
+
+One function per part, no module tree.  Runs on the engine's own thread, under inference mode.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from kakeya.config.verifying import VerifyingLimits
+from kakeya.errors import demand
+from kakeya.verifying.attention_torch import attend, spread
+from kakeya.verifying.checkpoint import ModelConfig
+from kakeya.verifying.kv_torch import CHUNK_LEN, Placement, TorchKv, layer_kinds, write
+from kakeya.verifying.rows import choose
+from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
+from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Weights
+
+# Rotations are computed this many positions at a time, always the same ones together, so that a
+# position's angles are the same to the bit whenever they are asked for.
+_ROPE_BLOCK_LEN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What all layers of one forward pass share."""
+
+    cos: Tensor  # [T, 1, head_dim], the engine's dtype
+    sin: Tensor  # [T, 1, head_dim], its first half negated
+    placements: dict[str, Placement]  # by layer type
+    masks: dict[str, Tensor]  # by layer type, spread over the heads
+
+
+class TorchVerifier:
+    """The `Verifier` over torch weights.  All methods run on one thread."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        *,
+        model_id: str,
+        dtype: str,
+        limits: VerifyingLimits,
+        margin_bound: float,
+    ) -> None:
+        self.model_id = model_id
+        self.dtype = dtype
+        self.margin_bound = margin_bound
+        self.config = config
+        self._weights = weights
+        self._limits = limits
+        self._dtype = DTYPES[dtype]
+        self._open: weakref.WeakSet[TorchKv] = weakref.WeakSet()
+        self._cos, self._sin = _rotations(weights.inv_freq, 0, self._dtype)
+
+    @property
+    def geometry(self) -> Geometry:
+        c = self.config
+        return Geometry(
+            vocab_size=c.vocab_size,
+            hidden_size=c.hidden_size,
+            num_layers=c.num_layers,
+            num_kv_heads=c.num_kv_heads,
+            head_dim=c.head_dim,
+            max_context_len=c.max_context_len,
+            layer_types=c.layer_types,
+            sliding_window=c.sliding_window,
+        )
+
+    @property
+    def prefill_chunk_len(self) -> int:
+        return self._limits.max_prefill_chunk_len
+
+    def open(self, plan: KvPlan) -> Kv:
+        """An empty K/V.  Raises Refused: OUT_OF_RANGE beyond the context, RESOURCE_EXHAUSTED
+        where this K/V and the open ones together would pass the limit."""
+        c = self.config
+        demand(
+            1 <= plan.max_len <= c.max_context_len,
+            "OUT_OF_RANGE",
+            f"max_len is {plan.max_len}, the model's context is 1 to {c.max_context_len}",
+        )
+        demand(
+            plan.mode == "full" or (plan.window >= 1 and plan.sink >= 0),
+            "INVALID_ARGUMENT",
+            f"sink is {plan.sink} and window {plan.window}, they must be at least 0 and 1",
+        )
+        held = sum(kv.resident_bytes for kv in self._open)
+        wanted = self.kv_bytes(plan)
+        demand(
+            held + wanted <= self._limits.max_kv_bytes,
+            "RESOURCE_EXHAUSTED",
+            f"the K/V takes {wanted} bytes, {held} are held, "
+            f"the limit is {self._limits.max_kv_bytes}",
+        )
+        self._grow_rotations(plan.max_len)
+        kv = TorchKv(
+            plan,
+            layer_types=c.layer_types,
+            sliding_window=c.sliding_window,
+            slack=self._slack,
+            num_kv_heads=c.num_kv_heads,
+            head_dim=c.head_dim,
+            dtype=self._dtype,
+        )
+        self._open.add(kv)
+        return kv
+
+    def kv_bytes(self, plan: KvPlan) -> int:
+        """What an open K/V of this plan takes, without allocating it."""
+        c = self.config
+        kinds = layer_kinds(plan, c.layer_types, c.sliding_window, self._slack)
+        num_slots = sum(kinds[t].num_chunks * CHUNK_LEN for t in c.layer_types)
+        return 2 * num_slots * c.num_kv_heads * c.head_dim * self._dtype.itemsize
+
+    def forward(
+        self,
+        kv: Kv,
+        ids: Sequence[int],
+        *,
+        want_logits: bool = False,
+        aux_layers: Sequence[int] = (),
+    ) -> Rows:
+        """Append `ids` and say what follows each.  aux is float32, or the bits of bfloat16."""
+        assert isinstance(kv, TorchKv)
+        demand(
+            len(ids) <= self._limits.max_block_len,
+            "INVALID_ARGUMENT",
+            f"the block has {len(ids)} rows, the limit is {self._limits.max_block_len}",
+        )
+        for layer in aux_layers:
+            demand(
+                0 <= layer < self.config.num_layers,
+                "INVALID_ARGUMENT",
+                f"aux layer is {layer}, the model has layers 0 to {self.config.num_layers - 1}",
+            )
+        with torch.inference_mode():
+            x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
+            x = _rms_norm(x, self._weights.norm, self.config.rms_norm_eps)
+            logits: NDArray[np.float32] = self._weights.head(x).to(torch.float32).numpy()
+            aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
+        return choose(logits, want_logits=want_logits, aux=aux)
+
+    def prefill(self, kv: Kv, ids: Sequence[int]) -> None:
+        """Append one chunk of the prompt; what follows it is not computed."""
+        assert isinstance(kv, TorchKv)
+        demand(
+            len(ids) <= self._limits.max_prefill_chunk_len,
+            "INVALID_ARGUMENT",
+            f"the chunk has {len(ids)} tokens, the limit is {self._limits.max_prefill_chunk_len}",
+        )
+        with torch.inference_mode():
+            self._layers(kv, ids, aux_layers=(), is_prefill=True)
+
+    def trim(self, kv: Kv, length: int) -> None:
+        """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) beyond the last pass."""
+        assert isinstance(kv, TorchKv)
+        demand(
+            kv.forgettable_from <= length <= kv.length,
+            "OUT_OF_RANGE",
+            f"length is {length}, it must be from {kv.forgettable_from} to {kv.length}",
+        )
+        kv.length = length
+
+    @property
+    def _slack(self) -> int:
+        return max(self._limits.max_block_len, self._limits.max_prefill_chunk_len)
+
+    def _layers(
+        self, kv: TorchKv, ids: Sequence[int], *, aux_layers: Sequence[int], is_prefill: bool
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Run all layers: the last hidden state [T, hidden_size], and the tapped outputs."""
+        self._demand_writable(kv, ids)
+        shared = self._pass(kv, len(ids))
+        x = self._weights.embedding[torch.tensor(list(ids), dtype=torch.int64)]
+        taps: dict[int, Tensor] = {}
+        last = self.config.num_layers - 1
+        for i, layer in enumerate(self._weights.layers):
+            # In a prefill nobody reads what the last layer puts out, only its K and V.
+            x = _layer(self.config, layer, x, kv, i, shared, kv_only=is_prefill and i == last)
+            if i in aux_layers:
+                taps[i] = x
+        kv.forgettable_from = kv.length
+        kv.length += len(ids)
+        return x, taps
+
+    def _demand_writable(self, kv: TorchKv, ids: Sequence[int]) -> None:
+        demand(len(ids) > 0, "INVALID_ARGUMENT", "there are no ids, at least 1 is needed")
+        vocab_size = self.config.vocab_size
+        demand(
+            min(ids) >= 0 and max(ids) < vocab_size,
+            "INVALID_ARGUMENT",
+            f"ids reach from {min(ids)} to {max(ids)}, the vocabulary is 0 to {vocab_size - 1}",
+        )
+        demand(
+            kv.length + len(ids) <= kv.plan.max_len,
+            "OUT_OF_RANGE",
+            f"{kv.length} positions and {len(ids)} more pass the plan's {kv.plan.max_len}",
+        )
+
+    def _pass(self, kv: TorchKv, num_rows: int) -> Pass:
+        c = self.config
+        rows = slice(kv.length, kv.length + num_rows)
+        placements = {t: kind.place(kv.length, num_rows) for t, kind in kv.kinds.items()}
+        group = c.num_heads // c.num_kv_heads
+        return Pass(
+            cos=self._cos[rows],
+            sin=self._sin[rows],
+            placements=placements,
+            masks={
+                t: spread(placement, num_kv_heads=c.num_kv_heads, group=group)
+                for t, placement in placements.items()
+            },
+        )
+
+    def _grow_rotations(self, max_len: int) -> None:
+        while len(self._cos) < max_len:
+            cos, sin = _rotations(self._weights.inv_freq, len(self._cos), self._dtype)
+            self._cos = torch.cat((self._cos, cos))
+            self._sin = torch.cat((self._sin, sin))
+
+
+def _layer(
+    config: ModelConfig,
+    weights: LayerWeights,
+    x: Tensor,
+    kv: TorchKv,
+    index: int,
+    shared: Pass,
+    *,
+    kv_only: bool,
+) -> Tensor:
+    """One decoder layer over x: [T, hidden_size]; writes its K and V first."""
+    c = config
+    layer_type = c.layer_types[index]
+    placement = shared.placements[layer_type]
+    k_slab, v_slab = kv.slabs[index]
+    T, num_rotated = len(x), c.num_heads + c.num_kv_heads
+    qkv = weights.qkv(_rms_norm(x, weights.input_norm, c.rms_norm_eps))
+    qkv = qkv.view(T, num_rotated + c.num_kv_heads, c.head_dim)
+    qk = qkv[:, :num_rotated]
+    if weights.q_norm is not None and weights.k_norm is not None:
+        q = _rms_norm(qk[:, : c.num_heads], weights.q_norm, c.rms_norm_eps)
+        k = _rms_norm(qk[:, c.num_heads :], weights.k_norm, c.rms_norm_eps)
+        qk = torch.cat((q, k), 1)
+    qk = _rotate(qk, shared)
+    write(k_slab, qk[:, c.num_heads :], placement)
+    write(v_slab, qkv[:, num_rotated:], placement)
+    if kv_only:
+        return x
+    q = qk[:, : c.num_heads].to(torch.float32) * c.head_dim**-0.5
+    mask = shared.masks[layer_type]
+    mixed = attend(q, k_slab, v_slab, mask, num_kv_heads=c.num_kv_heads)
+    x = x + weights.out(mixed.to(x.dtype))
+    gate_up = weights.gate_up(_rms_norm(x, weights.mlp_norm, c.rms_norm_eps))
+    gate, up = gate_up[:, : c.intermediate_size], gate_up[:, c.intermediate_size :]
+    return x + weights.down(F.silu(gate) * up)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight over the last axis; the mean in float32 whatever the dtype."""
+    wide = x.to(torch.float32)
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def _rotate(qk: Tensor, shared: Pass) -> Tensor:
+    """qk: [T, heads, head_dim], turned by its row's position; halves are the pairs (as in HF)."""
+    return qk * shared.cos + qk.roll(qk.shape[-1] // 2, -1) * shared.sin
+
+
+def _rotations(inv_freq: Tensor, first: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin of positions first … first + _ROPE_BLOCK_LEN - 1: [block, 1, head_dim].
+
+    The first half of sin is negated, so that a rotation is qk * cos + roll(qk) * sin.
+    """
+    positions = torch.arange(first, first + _ROPE_BLOCK_LEN, dtype=torch.float32)
+    angles = torch.outer(positions, inv_freq)
+    cos, sin = angles.cos(), angles.sin()
+    halves = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+    return halves[0].unsqueeze(1).to(dtype), halves[1].unsqueeze(1).to(dtype)
+
+
+def _to_numpy(rows: Tensor) -> NDArray[np.generic]:
+    """A copy the caller may keep: float32 as it is, bfloat16 as its uint16 bits."""
+    if rows.dtype == torch.bfloat16:
+        return rows.view(torch.uint16).numpy().copy()
+    return rows.numpy().copy()
