@@ -1,0 +1,99 @@
+"""How a command reaches a node: the one named, the one on this host, or one of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import trio
+
+from kakeya.config.settings import Settings
+from kakeya.errors import STATUS_NAMES, Refused, demand
+from kakeya.node.identity import call_metadata
+from kakeya.node.run import run_node
+from kakeya.node.seams import embedded_seams
+from kakeya.rpc.channel import Channels, TcpDialer
+from kakeya.rpc.status import RpcFailedError, status_name, status_text
+from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
+
+# Loopback answers in a millisecond; a firewall that drops packets must not hold a command up.
+PROBE_S = 1.0
+
+
+@asynccontextmanager
+async def node_stub(
+    *, node: str | None, embedded: bool, settings: Settings
+) -> AsyncIterator[NodeServiceStub]:
+    """A stub for `node` (HOST:PORT); else for the node of this host; else for an embedded one.
+
+    Raises Refused(UNAVAILABLE) when `node` was named and does not answer.
+    """
+    if node:
+        demand(":" in node, "INVALID_ARGUMENT", f"--node is {node!r}, it must be HOST:PORT")
+        async with _stub_at(node, settings) as stub:
+            yield stub
+    elif not embedded and await _answers("127.0.0.1", settings.port):
+        async with _stub_at(f"127.0.0.1:{settings.port}", settings) as stub:
+            yield stub
+    else:
+        async with _embedded_stub(settings) as stub:
+            yield stub
+
+
+async def local_stub_address(settings: Settings, node: str | None) -> str:
+    """HOST:PORT of the node to ask.  Raises Refused(UNAVAILABLE) when none runs here."""
+    if node:
+        return node
+    there = await _answers("127.0.0.1", settings.port)
+    demand(
+        there,
+        "UNAVAILABLE",
+        f"no node answers on 127.0.0.1:{settings.port}; start one with `kakeya run`"
+        " or name one with --node HOST:PORT",
+    )
+    return f"127.0.0.1:{settings.port}"
+
+
+@asynccontextmanager
+async def _stub_at(address: str, settings: Settings) -> AsyncIterator[NodeServiceStub]:
+    channels = Channels(
+        dialer=TcpDialer(settings.rpc),
+        limits=settings.rpc,
+        rng=random.Random(os.urandom(8)),
+        metadata=call_metadata(settings, os.environ),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(channels.serve)
+        yield NodeServiceStub(channels.to(address))
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _embedded_stub(settings: Settings) -> AsyncIterator[NodeServiceStub]:
+    """A whole node in this process, on a port of its own, without a persisted identity."""
+    here = replace(settings, host="127.0.0.1", port=0, node_id=settings.node_id)
+    async with trio.open_nursery() as nursery:
+        running = await nursery.start(run_node, here, embedded_seams(here))
+        async with _stub_at(running.grpc_address, settings) as stub:
+            yield stub
+        nursery.cancel_scope.cancel()
+
+
+async def _answers(host: str, port: int) -> bool:
+    with trio.move_on_after(PROBE_S):
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError:
+            return False
+        await trio.aclose_forcefully(stream)
+        return True
+    return False
+
+
+def refusal_of(error: RpcFailedError) -> Refused:
+    """A failed call as the one error that commands turn into a line and an exit status."""
+    name = status_name(error)
+    return Refused(name if name in STATUS_NAMES else "UNKNOWN", status_text(error))

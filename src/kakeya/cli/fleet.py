@@ -1,0 +1,111 @@
+"""`kakeya fleet`: who is there, as one node sees it; `--plan` explains who would draft."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import trio
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from kakeya.cli.client import local_stub_address, node_stub, refusal_of
+from kakeya.cli.flags import NodeFlags, load_settings
+from kakeya.config.settings import Settings
+from kakeya.rpc.status import RpcFailedError
+from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
+
+ROLE_NAMES = {1: "verifier", 2: "proposer", 3: "embedder", 4: "tool"}
+# A node answers from memory; longer means it is stuck.
+ANSWER_S = 5.0
+
+
+def fleet(
+    action: Annotated[str, Parameter(help="plan: explain who would draft, and why.")] = "",
+    *,
+    node: Annotated[str | None, Parameter(help="HOST:PORT of the node to ask.")] = None,
+    model: Annotated[str, Parameter(help="With plan: only this proposer model.")] = "",
+    json: Annotated[bool, Parameter(negative="", help="Print JSON.")] = False,
+    flags: NodeFlags | None = None,
+) -> int:
+    """Show the fleet as a node sees it: a table, or JSON."""
+    settings = load_settings(flags).settings
+    request = pb.GetFleetRequest(plan=action == "plan", role=2, model_id=model)
+    answer = trio.run(_ask, request, node, settings)
+    if action == "plan":
+        lines = list(answer.plan_lines)
+        print(msgspec.json.encode({"plan": lines}).decode() if json else "\n".join(lines))
+    elif json:
+        print(msgspec.json.encode(as_json(answer)).decode())
+    else:
+        Console(soft_wrap=True).print(as_table(answer))
+    return 0
+
+
+async def _ask(request: pb.GetFleetRequest, node: str | None, settings: Settings) -> Any:
+    address = await local_stub_address(settings, node)
+    refused = None
+    async with node_stub(node=address, embedded=False, settings=settings) as stub:
+        try:
+            with trio.fail_after(ANSWER_S):
+                return await stub.GetFleet(request)
+        except RpcFailedError as error:
+            refused = refusal_of(error)
+    raise refused
+
+
+def as_json(answer: pb.GetFleetResponse) -> dict[str, Any]:
+    """The stable shape of `fleet --json`."""
+    return {
+        "self": answer.self_node_id,
+        "fleet_name": answer.fleet_name,
+        "nodes": [
+            {
+                "node_id": node.node_id,
+                "grpc_address": node.grpc_address,
+                "age_s": round(node.age_s, 3),
+                "ttl_s": node.ttl_s,
+                "reachable": node.reachable,
+                "platform": node.platform,
+                "memory_bytes": node.memory_bytes,
+                "mlx_version": node.mlx_version,
+                "clock_skew_s": round(node.clock_skew_s, 3),
+                "conflict_address": node.conflict_address or None,
+                "models": [
+                    {
+                        "model_id": model.model_id,
+                        "role": ROLE_NAMES.get(model.role, str(model.role)),
+                        "quantization": model.quantization,
+                        "tokens_per_second": model.tokens_per_second,
+                    }
+                    for model in node.models
+                ],
+            }
+            for node in answer.nodes
+        ],
+    }
+
+
+def as_table(answer: pb.GetFleetResponse) -> Table:
+    table = Table(title=f"fleet {answer.fleet_name}", title_justify="left", box=None)
+    for header in ("node", "address", "age", "reachable", "platform", "memory", "offers"):
+        table.add_column(header, no_wrap=True)
+    for node in answer.nodes:
+        mark = " (this)" if node.node_id == answer.self_node_id else ""
+        conflict = f" ! also at {node.conflict_address}" if node.conflict_address else ""
+        offers = ", ".join(
+            f"{m.model_id} {ROLE_NAMES.get(m.role, m.role)}"
+            + (f" {m.tokens_per_second:.0f}/s" if m.tokens_per_second else "")
+            for m in node.models
+        )
+        table.add_row(
+            node.node_id + mark + conflict,
+            node.grpc_address,
+            f"{node.age_s:.0f} of {node.ttl_s:.0f} s",
+            "yes" if node.reachable else "seen, not reachable from here",
+            node.platform,
+            f"{node.memory_bytes / (1 << 30):.0f} GiB",
+            offers,
+        )
+    return table

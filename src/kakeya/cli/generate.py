@@ -1,0 +1,209 @@
+"""`kakeya generate`: a prompt in, text or one JSON object a prompt out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import trio
+from cyclopts import Group, Parameter
+
+from kakeya.cli.client import node_stub, refusal_of
+from kakeya.cli.flags import NodeFlags, load_settings
+from kakeya.config.settings import Settings
+from kakeya.errors import Refused, demand
+from kakeya.rpc.status import RpcFailedError
+from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
+from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
+
+TEXT = Group("Text")
+SAMPLING = Group("Sampling")
+
+
+def _flag(group: Group, text: str, **more: Any) -> Parameter:
+    return Parameter(group=group, help=text, negative="", show_default=True, **more)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GenerateFlags:
+    max_tokens: Annotated[int, _flag(TEXT, "Most tokens to decode.")] = 256
+    stop: Annotated[tuple[str, ...], _flag(TEXT, "Text that ends it; repeatable.")] = ()
+    raw: Annotated[bool, _flag(TEXT, "Send the prompt as it is, without chat template.")] = False
+    plain: Annotated[bool, _flag(TEXT, "Decode without speculation.")] = False
+    json: Annotated[bool, _flag(TEXT, "Print one JSON object a prompt instead of text.")] = False
+    file: Annotated[str | None, _flag(TEXT, "Read the prompt from this file.")] = None
+    prompt_file: Annotated[
+        str | None, _flag(TEXT, "Many prompts: one JSON string a line.")
+    ] = None
+    temperature: Annotated[float, _flag(SAMPLING, "0 is greedy.")] = 0.0
+    top_p: Annotated[float, _flag(SAMPLING, "Nucleus; 1 keeps all.")] = 1.0
+    top_k: Annotated[int, _flag(SAMPLING, "Candidates kept; 0 keeps all.")] = 0
+    min_p: Annotated[float, _flag(SAMPLING, "Least share of the best candidate.")] = 0.0
+    seed: Annotated[int, _flag(SAMPLING, "Noise seed.")] = 0
+    node: Annotated[str | None, _flag(TEXT, "HOST:PORT of the node to ask.")] = None
+    embedded: Annotated[bool, _flag(TEXT, "Run a node in this process.")] = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one generation gave, gathered event by event."""
+
+    ids: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    done: pb.Done | None = None
+
+    def add(self, event: pb.GenerateEvent) -> None:
+        self.ids.extend(event.ids)
+        self.text.append(event.text)
+        if event.HasField("block"):
+            self.blocks.append(
+                {
+                    "num_drafts": event.block.num_drafts,
+                    "num_accepted": event.block.num_accepted,
+                    "proposer": event.block.proposer or None,
+                    "drafted_on": event.block.drafted_on or None,
+                }
+            )
+        if event.HasField("done"):
+            self.done = event.done
+
+
+def generate(
+    prompt: str = "", *, given: GenerateFlags | None = None, flags: NodeFlags | None = None
+) -> int:
+    """Decode text with a node's verifier, drafting wherever the fleet can.
+
+    Parameters
+    ----------
+    prompt
+        The prompt; "-" or nothing reads it from stdin.
+    """
+    asked = given or GenerateFlags()
+    settings = load_settings(flags).settings
+    prompts = read_prompts(prompt, asked)
+    requests = [request_for(text, asked, flags or NodeFlags()) for text in prompts]
+    return trio.run(_run, requests, asked, settings)
+
+
+def read_prompts(prompt: str, asked: GenerateFlags) -> list[str]:
+    """The prompts of one command, at least one.  Raises Refused(INVALID_ARGUMENT)."""
+    sources = [bool(prompt and prompt != "-"), bool(asked.file), bool(asked.prompt_file)]
+    demand(sum(sources) <= 1, "INVALID_ARGUMENT", "give one of PROMPT, --file, --prompt-file")
+    if asked.prompt_file:
+        lines = _read(asked.prompt_file).splitlines()
+        texts = [_json_string(n, line) for n, line in enumerate(lines, 1) if line.strip()]
+    elif asked.file:
+        texts = [_read(asked.file)]
+    else:
+        texts = [prompt if prompt and prompt != "-" else sys.stdin.read()]
+    demand(bool(texts) and all(texts), "INVALID_ARGUMENT", "the prompt is empty")
+    return texts
+
+
+def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.GenerateRequest:
+    num_drafts = flags.num_drafts if flags.num_drafts not in (None, "auto") else "0"
+    demand(
+        str(num_drafts).isdigit(), "INVALID_ARGUMENT", f"--num-drafts is {num_drafts!r}, auto or N"
+    )
+    demand(asked.max_tokens >= 1, "INVALID_ARGUMENT", f"--max-tokens is {asked.max_tokens}, ≥ 1")
+    demand(asked.top_k >= 0, "INVALID_ARGUMENT", f"--top-k is {asked.top_k}, it must be ≥ 0")
+    demand(0 <= asked.seed < 1 << 64, "INVALID_ARGUMENT", f"--seed is {asked.seed}, 0 … 2^64-1")
+    return pb.GenerateRequest(
+        text=text,
+        raw=asked.raw,
+        max_tokens=min(asked.max_tokens, (1 << 32) - 1),
+        stop=asked.stop,
+        plain=asked.plain,
+        draft_on=flags.draft_on or "",
+        num_drafts=int(num_drafts or 0),
+        kv_mode=flags.kv or "",
+        exact=flags.exact or "",
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        min_p=asked.min_p,
+        seed=asked.seed,
+    )
+
+
+async def _run(
+    requests: list[pb.GenerateRequest], asked: GenerateFlags, settings: Settings
+) -> int:
+    refused: list[Refused] = []
+    async with node_stub(node=asked.node, embedded=asked.embedded, settings=settings) as stub:
+        try:
+            for request in requests:
+                await _one(stub, request, asked)
+        except RpcFailedError as error:
+            refused.append(refusal_of(error))
+    if refused:
+        raise refused[0]
+    return 0
+
+
+async def _one(stub: NodeServiceStub, request: pb.GenerateRequest, asked: GenerateFlags) -> None:
+    outcome = Outcome()
+    async for event in _events(stub, request):
+        outcome.add(event)
+        if not asked.json:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+    if asked.json:
+        print(msgspec.json.encode(report(outcome)).decode(), flush=True)
+    else:
+        print(flush=True)
+
+
+async def _events(
+    stub: NodeServiceStub, request: pb.GenerateRequest
+) -> AsyncIterator[pb.GenerateEvent]:
+    async for event in stub.Generate(request):
+        yield event
+
+
+def report(outcome: Outcome) -> dict[str, Any]:
+    """The JSON object of one generation."""
+    done = outcome.done
+    demand(done is not None, "UNAVAILABLE", "the node ended the stream without finishing it")
+    assert done is not None
+    drafted = [b for b in outcome.blocks if b["num_drafts"]]
+    accepted = sum(b["num_accepted"] for b in drafted)
+    decode_s = done.decode_s
+    return {
+        "ids": outcome.ids,
+        "text": "".join(outcome.text),
+        "finish_reason": done.finish_reason,
+        "prompt_len": done.prompt_len,
+        "blocks": outcome.blocks,
+        "mean_acceptance_length": 1 + accepted / len(drafted) if drafted else 1.0,
+        "timings": {
+            "prefill_s": done.prefill_s,
+            "decode_s": decode_s,
+            "tokens_per_second": len(outcome.ids) / decode_s if decode_s else 0.0,
+        },
+        "fallbacks": dict(done.fallbacks),
+        "margin_rechecks": done.margin_rechecks,
+        "model_id": done.model_id,
+    }
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Refused("INVALID_ARGUMENT", f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Refused("INVALID_ARGUMENT", f"{name} is not UTF-8 text") from None
+
+
+def _json_string(number: int, line: str) -> str:
+    try:
+        return msgspec.json.decode(line, type=str)
+    except msgspec.DecodeError as error:
+        raise Refused("INVALID_ARGUMENT", f"line {number} is not a JSON string: {error}") from None

@@ -1,0 +1,61 @@
+"""`kakeya run`: a node, until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import trio
+
+from kakeya import logs
+from kakeya.cli.exit_codes import Exit
+from kakeya.cli.flags import NodeFlags, load_settings, state_folder
+from kakeya.config.settings import Settings
+from kakeya.errors import Refused
+from kakeya.node.run import RunningNode, run_node
+from kakeya.node.seams import host_seams
+
+
+def run(*, flags: NodeFlags | None = None) -> int:
+    """Run a node: find the fleet, serve drafts, decode."""
+    settings = load_settings(flags).settings
+    logs.configure(settings.log_level, settings.log_format)
+    return int(trio.run(_serve, settings))
+
+
+async def _serve(settings: Settings) -> Exit:
+    seams = host_seams(settings, state_folder(os.environ), os.environ)
+    status = Exit.OK
+    refused: Refused | None = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            try:
+                running: RunningNode = await nursery.start(run_node, settings, seams)
+            except* Refused as group:
+                refused = _only(group)
+            else:
+                print(
+                    f"ready node_id={running.node_id} grpc={running.grpc_address} http=-",
+                    flush=True,
+                )
+                nursery.start_soon(_watch, signals, running, nursery.cancel_scope)
+                status = await running.ended()
+                nursery.cancel_scope.cancel()
+    if refused is not None:
+        raise refused
+    return status
+
+
+async def _watch(
+    signals: AsyncIterator[int], running: RunningNode, everything: trio.CancelScope
+) -> None:
+    """The first signal drains, the second ends at once."""
+    async for number in signals:
+        if not running.stop(interrupted=number == signal.SIGINT):
+            everything.cancel()
+
+
+def _only(group: BaseExceptionGroup[Refused]) -> Refused:
+    first = group.exceptions[0]
+    return _only(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,36 @@
+"""What this node says of itself: platform, memory, MLX, and what its calls carry."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+import psutil
+
+from kakeya.config.settings import Settings
+from kakeya.fleet.service import fleet_metadata
+
+
+def platform_label() -> str:
+    """Such as "linux-x86_64" or "mac-arm64"; informational."""
+    system = {"darwin": "mac"}.get(sys.platform, sys.platform)
+    return f"{system}-{platform.machine()}"
+
+
+def memory_bytes() -> int:
+    return int(psutil.virtual_memory().total)
+
+
+def mlx_version() -> str:
+    """The installed mlx, or "" without one."""
+    try:
+        return version("mlx")
+    except PackageNotFoundError:
+        return ""
+
+
+def call_metadata(settings: Settings, env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What every call of this node, or of a command to it, carries."""
+    return fleet_metadata(settings.fleet_name)

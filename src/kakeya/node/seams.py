@@ -1,0 +1,81 @@
+"""Everything a node takes from the world outside: clock, chance, network, disk, threads.
+
+The simulator is a second maker of these; nothing else in the package reaches for the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+
+from kakeya.compute.device import ThreadDevice
+from kakeya.config.settings import Settings
+from kakeya.embedded.models import resolve_model
+from kakeya.fleet.discovery import Route, udp_route
+from kakeya.fleet.store import FileStore, MemoryStore, Store
+from kakeya.node.served import ServedModel, load_served
+from kakeya.node.state import claim_state
+from kakeya.rpc.channel import Dialer, TcpDialer
+from kakeya.rpc.listener import open_listeners
+
+log = structlog.get_logger(__name__)
+
+
+class ServedDevice(Protocol):
+    """A device with a life of its own (compute/device: ThreadDevice, or a simulated one)."""
+
+    async def serve(self, task_status: trio.TaskStatus[None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    wall: Callable[[], float]
+    rng: Callable[[str], random.Random]
+    dialer: Dialer
+    route: Route
+    store: Store
+    make_device: Callable[[str], ThreadDevice]
+    load_model: Callable[[Settings, Callable[[str, float], None]], ServedModel]
+
+
+def host_seams(settings: Settings, state_base: Path, env: Mapping[str, str]) -> Seams:
+    """The real world, with an identity kept under `state_base`.  Raises Refused."""
+    claim = claim_state(state_base, settings.node_id)
+    if claim is None:
+        log.error(
+            "another node of this name runs on this host; this one keeps no state",
+            node_id=settings.node_id,
+        )
+    # The lock is held until the process ends, however it ends.
+    store = MemoryStore() if claim is None else FileStore(claim.folder / "state.json")
+    return _real(settings, store)
+
+
+def embedded_seams(settings: Settings) -> Seams:
+    """The real world, without a kept identity: a node that lives as long as one command."""
+    return _real(settings, MemoryStore())
+
+
+def _real(settings: Settings, store: Store) -> Seams:
+    return Seams(
+        wall=time.time,  # noqa: TID251 - here is where the real clock comes in
+        rng=lambda purpose: random.Random(os.urandom(16)),
+        dialer=TcpDialer(settings.rpc),
+        route=udp_route,
+        store=store,
+        make_device=lambda name: ThreadDevice(
+            name=name, max_waiting=settings.node.max_waiting_jobs
+        ),
+        load_model=load_served,
+    )
+
+
+__all__ = ["Seams", "embedded_seams", "host_seams", "open_listeners", "resolve_model"]
