@@ -1,7 +1,7 @@
-"""The K/V of one generation: one slab per layer, cut into chunks of slots.
+"""The K/V of one generation: one slab per layer, and what a pass writes and looks at.
 
-Slabs are [num_chunks, num_kv_heads, CHUNK_LEN, head_dim]: whole chunks are multiplied at a time,
-so every product has the same shape whatever the length is.  Owned by the verifier's thread.
+A slab is [2 * num_kv_heads, num_slots, head_dim]: K's heads, then V's, in one piece, so that a
+layer's rows are written by one copy.  Owned by the verifier's thread.
 """
 
 from __future__ import annotations
@@ -17,60 +17,52 @@ from torch import Tensor
 from kakeya.verifying.verifier import KvPlan
 from kakeya.verifying.window import Reach, SlotMap, hidden_slots, reach_of, slot_map
 
-# Slots that are multiplied at a time.  Long enough that the products of a long context are few,
-# short enough that the empty slots of a short one cost nothing (5 µs a layer).
-CHUNK_LEN = 256
+# Slabs are read in whole multiples of this many slots, the unwritten ones hidden.  Measured:
+# with 256 a row's attention is the same to the bit at every length, with 64 or 128 it is not.
+SLOT_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of rows that lies in consecutive slots of one chunk."""
+    """A run of rows that lies in consecutive slots."""
 
     first_row: int
     num_rows: int
-    chunk: int
-    first_slot: int  # within the chunk
+    first_slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where one pass writes its rows, and what they may look at.
 
-    mask: [num_chunks, 1, T, CHUNK_LEN] float32, 0 where a row may look and -inf where not.
+    num_slots: slots that the pass reads, a multiple of SLOT_STEP.
+    hidden: [T, num_slots], True where a row must not look.
     """
 
     spans: tuple[Span, ...]
-    num_chunks: int
-    mask: Tensor
+    num_slots: int
+    hidden: NDArray[np.bool_]
 
 
 class LayerKind:
     """The slots shared by all layers of one type: positions, not values."""
 
     def __init__(self, reach: Reach, slots: SlotMap) -> None:
-        self.reach = reach
-        self.slots = slots
-        self.num_chunks = -(-slots.num_slots // CHUNK_LEN)
-        self._positions: NDArray[np.int64] = np.full(
-            self.num_chunks * CHUNK_LEN, -1, dtype=np.int64
-        )
-        self._used_chunks = 0
+        self.num_slots = -(-slots.num_slots // SLOT_STEP) * SLOT_STEP
+        self._reach = reach
+        self._slots = slots
+        self._positions: NDArray[np.int64] = np.full(self.num_slots, -1, dtype=np.int64)
+        self._num_read = 0
 
     def place(self, first_position: int, num_rows: int) -> Placement:
         """Give the rows at first_position … their slots, and say what each may look at."""
         rows = np.arange(first_position, first_position + num_rows, dtype=np.int64)
-        slots = np.array([self.slots.slot(int(row)) for row in rows], dtype=np.int64)
+        slots = np.array([self._slots.slot(int(row)) for row in rows], dtype=np.int64)
         self._positions[slots] = rows
-        self._used_chunks = max(self._used_chunks, int(slots.max()) // CHUNK_LEN + 1)
-        held = self._positions[: self._used_chunks * CHUNK_LEN]
-        hidden = hidden_slots(held, rows, self.reach)
-        mask = np.where(hidden, np.float32(-np.inf), np.float32(0.0)).astype(np.float32)
-        cut = mask.reshape(num_rows, self._used_chunks, CHUNK_LEN).transpose(1, 0, 2)
-        return Placement(
-            spans=_spans(slots),
-            num_chunks=self._used_chunks,
-            mask=torch.from_numpy(np.ascontiguousarray(cut)).unsqueeze(1),
-        )
+        end = int(slots.max()) + 1
+        self._num_read = max(self._num_read, -(-end // SLOT_STEP) * SLOT_STEP)
+        held = self._positions[: self._num_read]
+        return Placement(_spans(slots), self._num_read, hidden_slots(held, rows, self._reach))
 
 
 class TorchKv:
@@ -79,10 +71,9 @@ class TorchKv:
     def __init__(
         self,
         plan: KvPlan,
+        kinds: dict[str, LayerKind],
         *,
         layer_types: tuple[str, ...],
-        sliding_window: int | None,
-        slack: int,
         num_kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
@@ -90,23 +81,21 @@ class TorchKv:
         self.plan = plan
         self.length = 0
         self.forgettable_from = 0  # the first position of the last pass
-        self.kinds = layer_kinds(plan, layer_types, sliding_window, slack)
-        # Zeros, because a slot never written is multiplied by a weight of 0 all the same.
+        self.kinds = kinds
+        # Zeros, because a hidden slot is multiplied by a weight of 0 all the same; the system
+        # gives the pages when they are first written.
         self.slabs = [
-            (
-                _empty_slab(self.kinds[t], num_kv_heads, head_dim, dtype),
-                _empty_slab(self.kinds[t], num_kv_heads, head_dim, dtype),
-            )
+            torch.zeros(2 * num_kv_heads, kinds[t].num_slots, head_dim, dtype=dtype)
             for t in layer_types
         ]
 
     @property
     def resident_bytes(self) -> int:
-        return sum(k.nbytes + v.nbytes for k, v in self.slabs)
+        return sum(slab.nbytes for slab in self.slabs)
 
 
 def layer_kinds(
-    plan: KvPlan, layer_types: tuple[str, ...], sliding_window: int | None, slack: int
+    plan: KvPlan, layer_types: tuple[str, ...], *, sliding_window: int | None, slack: int
 ) -> dict[str, LayerKind]:
     """The slots of each type of layer that the model has."""
     kinds = {}
@@ -117,26 +106,17 @@ def layer_kinds(
     return kinds
 
 
-def _empty_slab(kind: LayerKind, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(kind.num_chunks, num_kv_heads, CHUNK_LEN, head_dim, dtype=dtype)
-
-
 def write(slab: Tensor, rows: Tensor, placement: Placement) -> None:
-    """Copy rows [T, num_kv_heads, head_dim] into their slots."""
+    """Copy rows [2 * num_kv_heads, T, head_dim] into their slots."""
     for span in placement.spans:
-        part = rows[span.first_row : span.first_row + span.num_rows]
-        end = span.first_slot + span.num_rows
-        slab[span.chunk, :, span.first_slot : end].copy_(part.transpose(0, 1))
+        part = rows[:, span.first_row : span.first_row + span.num_rows]
+        slab[:, span.first_slot : span.first_slot + span.num_rows].copy_(part)
 
 
 def _spans(slots: NDArray[np.int64]) -> tuple[Span, ...]:
-    """Cut where slots stop being consecutive, and at chunk edges."""
-    breaks = [0]
-    for i in range(1, len(slots)):
-        if slots[i] != slots[i - 1] + 1 or slots[i] % CHUNK_LEN == 0:
-            breaks.append(i)
-    breaks.append(len(slots))
+    """Cut where slots stop being consecutive."""
+    breaks = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
     return tuple(
-        Span(start, end - start, int(slots[start]) // CHUNK_LEN, int(slots[start]) % CHUNK_LEN)
-        for start, end in itertools.pairwise(breaks)
+        Span(start, end - start, int(slots[start]))
+        for start, end in itertools.pairwise([0, *breaks, len(slots)])
     )

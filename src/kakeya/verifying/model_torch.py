@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
-from kakeya.verifying.attention_torch import attend, spread
+from kakeya.verifying.attention_torch import Queries, attend, queries_for
 from kakeya.verifying.checkpoint import ModelConfig
-from kakeya.verifying.kv_torch import CHUNK_LEN, Placement, TorchKv, layer_kinds, write
+from kakeya.verifying.kv_torch import LayerKind, Placement, TorchKv, layer_kinds, write
 from kakeya.verifying.rows import choose
 from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
 from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Weights
@@ -33,10 +33,10 @@ _ROPE_BLOCK_LEN = 1024
 class Pass:
     """What all layers of one forward pass share."""
 
-    cos: Tensor  # [T, 1, head_dim], the engine's dtype
-    sin: Tensor  # [T, 1, head_dim], its first half negated
+    cos: Tensor  # [T, num_heads + 2 * num_kv_heads, head_dim]; 1 at V's heads
+    sin: Tensor  # the same shape, first halves negated; 0 at V's heads
     placements: dict[str, Placement]  # by layer type
-    masks: dict[str, Tensor]  # by layer type, spread over the heads
+    queries: Queries
 
 
 class TorchVerifier:
@@ -105,9 +105,8 @@ class TorchVerifier:
         self._grow_rotations(plan.max_len)
         kv = TorchKv(
             plan,
+            self._kinds(plan),
             layer_types=c.layer_types,
-            sliding_window=c.sliding_window,
-            slack=self._slack,
             num_kv_heads=c.num_kv_heads,
             head_dim=c.head_dim,
             dtype=self._dtype,
@@ -118,8 +117,8 @@ class TorchVerifier:
     def kv_bytes(self, plan: KvPlan) -> int:
         """What an open K/V of this plan takes, without allocating it."""
         c = self.config
-        kinds = layer_kinds(plan, c.layer_types, c.sliding_window, self._slack)
-        num_slots = sum(kinds[t].num_chunks * CHUNK_LEN for t in c.layer_types)
+        kinds = self._kinds(plan)
+        num_slots = sum(kinds[t].num_slots for t in c.layer_types)
         return 2 * num_slots * c.num_kv_heads * c.head_dim * self._dtype.itemsize
 
     def forward(
@@ -171,9 +170,13 @@ class TorchVerifier:
         )
         kv.length = length
 
-    @property
-    def _slack(self) -> int:
-        return max(self._limits.max_block_len, self._limits.max_prefill_chunk_len)
+    def _kinds(self, plan: KvPlan) -> dict[str, LayerKind]:
+        return layer_kinds(
+            plan,
+            self.config.layer_types,
+            sliding_window=self.config.sliding_window,
+            slack=max(self._limits.max_block_len, self._limits.max_prefill_chunk_len),
+        )
 
     def _layers(
         self, kv: TorchKv, ids: Sequence[int], *, aux_layers: Sequence[int], is_prefill: bool
@@ -211,16 +214,20 @@ class TorchVerifier:
         c = self.config
         rows = slice(kv.length, kv.length + num_rows)
         placements = {t: kind.place(kv.length, num_rows) for t, kind in kv.kinds.items()}
-        group = c.num_heads // c.num_kv_heads
-        return Pass(
-            cos=self._cos[rows],
-            sin=self._sin[rows],
-            placements=placements,
-            masks={
-                t: spread(placement, num_kv_heads=c.num_kv_heads, group=group)
-                for t, placement in placements.items()
-            },
+        num_rotated = c.num_heads + c.num_kv_heads
+        cos = torch.ones(num_rows, num_rotated + c.num_kv_heads, c.head_dim, dtype=self._dtype)
+        sin = torch.zeros_like(cos)
+        cos[:, :num_rotated] = self._cos[rows]
+        sin[:, :num_rotated] = self._sin[rows]
+        queries = queries_for(
+            placements,
+            num_rows,
+            num_kv_heads=c.num_kv_heads,
+            group=c.num_heads // c.num_kv_heads,
+            head_dim=c.head_dim,
+            dtype=self._dtype,
         )
+        return Pass(cos, sin, placements, queries)
 
     def _grow_rotations(self, max_len: int) -> None:
         while len(self._cos) < max_len:
@@ -241,41 +248,42 @@ def _layer(
 ) -> Tensor:
     """One decoder layer over x: [T, hidden_size]; writes its K and V first."""
     c = config
-    layer_type = c.layer_types[index]
-    placement = shared.placements[layer_type]
-    k_slab, v_slab = kv.slabs[index]
     T, num_rotated = len(x), c.num_heads + c.num_kv_heads
+    layer_type = c.layer_types[index]
     qkv = weights.qkv(_rms_norm(x, weights.input_norm, c.rms_norm_eps))
     qkv = qkv.view(T, num_rotated + c.num_kv_heads, c.head_dim)
-    qk = qkv[:, :num_rotated]
-    if weights.q_norm is not None and weights.k_norm is not None:
-        q = _rms_norm(qk[:, : c.num_heads], weights.q_norm, c.rms_norm_eps)
-        k = _rms_norm(qk[:, c.num_heads :], weights.k_norm, c.rms_norm_eps)
-        qk = torch.cat((q, k), 1)
-    qk = _rotate(qk, shared)
-    write(k_slab, qk[:, c.num_heads :], placement)
-    write(v_slab, qkv[:, num_rotated:], placement)
+    if weights.qk_norm is not None:
+        qk = _rms_norm(qkv[:, :num_rotated], weights.qk_norm, c.rms_norm_eps)
+        qkv = torch.cat((qk, qkv[:, num_rotated:]), 1)
+    qkv = _rotate(qkv, shared)
+    write(kv.slabs[index], qkv[:, c.num_heads :].transpose(0, 1), shared.placements[layer_type])
     if kv_only:
         return x
-    q = qk[:, : c.num_heads].to(torch.float32) * c.head_dim**-0.5
-    mask = shared.masks[layer_type]
-    mixed = attend(q, k_slab, v_slab, mask, num_kv_heads=c.num_kv_heads)
-    x = x + weights.out(mixed.to(x.dtype))
+    mixed = attend(qkv[:, : c.num_heads], kv.slabs[index], shared.queries, layer_type)
+    x = weights.out(mixed).add_(x)
     gate_up = weights.gate_up(_rms_norm(x, weights.mlp_norm, c.rms_norm_eps))
     gate, up = gate_up[:, : c.intermediate_size], gate_up[:, c.intermediate_size :]
-    return x + weights.down(F.silu(gate) * up)
+    return weights.down(F.silu(gate).mul_(up)).add_(x)
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * weight over the last axis; the mean in float32 whatever the dtype."""
+    """x / sqrt(mean(x²) + eps) * weight over the last axis, in float32 whatever the dtype.
+
+    Written over the norm, |x| = sqrt(sum(x²)), which is one pass where the mean takes three:
+    1 / sqrt(mean(x²) + eps) = sqrt(n) / sqrt(|x|² + n * eps).
+    """
+    n = x.shape[-1]
     wide = x.to(torch.float32)
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(x.dtype)
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = norm.square_().add_(n * eps).rsqrt_().mul_(n**0.5)
+    return (wide * scale).to(x.dtype).mul_(weight)
 
 
-def _rotate(qk: Tensor, shared: Pass) -> Tensor:
-    """qk: [T, heads, head_dim], turned by its row's position; halves are the pairs (as in HF)."""
-    return qk * shared.cos + qk.roll(qk.shape[-1] // 2, -1) * shared.sin
+def _rotate(qkv: Tensor, shared: Pass) -> Tensor:
+    """qkv: [T, heads, head_dim], turned by its row's position; halves are the pairs (as in HF)."""
+    half = qkv.shape[-1] // 2
+    swapped = torch.cat((qkv[..., half:], qkv[..., :half]), -1)
+    return torch.addcmul(qkv * shared.cos, swapped, shared.sin)
 
 
 def _rotations(inv_freq: Tensor, first: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -25,8 +25,7 @@ class LayerWeights:
 
     input_norm: Tensor  # [hidden_size]
     qkv: Matrix  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
-    q_norm: Tensor | None  # [head_dim]
-    k_norm: Tensor | None  # [head_dim]
+    qk_norm: Tensor | None  # [num_heads + num_kv_heads, head_dim]; Qwen3
     out: Matrix  # [hidden_size, num_heads * head_dim]
     mlp_norm: Tensor  # [hidden_size]
     gate_up: Matrix  # [2 * intermediate_size, hidden_size]
@@ -126,13 +125,19 @@ def _layer(config: ModelConfig, reader: _Reader, at: str) -> LayerWeights:
     return LayerWeights(
         input_norm=reader.tensor(f"{at}.input_layernorm.weight"),
         qkv=reader.matrix(*qkv, has_bias=has_bias),
-        q_norm=reader.tensor(f"{attention}.q_norm.weight") if config.has_qk_norm else None,
-        k_norm=reader.tensor(f"{attention}.k_norm.weight") if config.has_qk_norm else None,
+        qk_norm=_qk_norm(config, reader, attention) if config.has_qk_norm else None,
         out=reader.matrix(f"{attention}.o_proj", has_bias=has_bias),
         mlp_norm=reader.tensor(f"{at}.post_attention_layernorm.weight"),
         gate_up=reader.matrix(f"{mlp}.gate_proj", f"{mlp}.up_proj", has_bias=config.has_mlp_bias),
         down=reader.matrix(f"{mlp}.down_proj", has_bias=config.has_mlp_bias),
     )
+
+
+def _qk_norm(config: ModelConfig, reader: _Reader, at: str) -> Tensor:
+    """q_norm's weight for every query head, k_norm's for every K head behind them."""
+    q = reader.tensor(f"{at}.q_norm.weight").expand(config.num_heads, -1)
+    k = reader.tensor(f"{at}.k_norm.weight").expand(config.num_kv_heads, -1)
+    return torch.cat((q, k))
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:
