@@ -52,21 +52,17 @@ def queries_for(
         mask = torch.zeros(M, placement.num_slots, dtype=dtype)
         mask[: num_rows * group].masked_fill_(hidden, -torch.inf)
         masks[layer_type] = mask[None, None]
-    rows = padded[0, :, : num_rows * group].unflatten(1, (num_rows, group))
+    rows = padded[0, :, : num_rows * group].view(num_kv_heads, num_rows, group, head_dim)
     return Queries(padded, rows, masks)
 
 
-def attend(q: Tensor, slab: Tensor, queries: Queries, layer_type: str) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, queries: Queries) -> Tensor:
     """[T, num_heads * head_dim]: each row's mix of the values it may look at.
 
-    q: [T, num_heads, head_dim], rotated.  slab: [2 * num_kv_heads, num_slots, head_dim].
+    q: [T, num_heads, head_dim], rotated.  k, v: [1, num_kv_heads, num_slots, head_dim].
     """
-    T, num_heads, head_dim = q.shape
-    num_kv_heads, _, group, _ = queries.rows.shape
+    num_kv_heads, T, group, head_dim = queries.rows.shape
     queries.rows.copy_(q.view(T, num_kv_heads, group, head_dim).transpose(0, 1))
-    mask = queries.masks[layer_type]
-    held = slab[:, : mask.shape[-1]].unsqueeze(0)
-    k, v = held[:, :num_kv_heads], held[:, num_kv_heads:]
-    mixed = F.scaled_dot_product_attention(queries.padded, k, v, attn_mask=mask)
-    mixed = mixed[0, :, : T * group].unflatten(1, (T, group)).transpose(0, 1)
-    return mixed.reshape(T, num_heads * head_dim)
+    mixed: Tensor = F.scaled_dot_product_attention(queries.padded, k, v, attn_mask=mask)
+    mixed = mixed[0, :, : T * group].view(num_kv_heads, T, group, head_dim)
+    return mixed.transpose(0, 1).reshape(T, num_kv_heads * group * head_dim)

@@ -88,10 +88,21 @@ class TorchKv:
             torch.zeros(2 * num_kv_heads, kinds[t].num_slots, head_dim, dtype=dtype)
             for t in layer_types
         ]
+        self._num_kv_heads = num_kv_heads
+        self._views: dict[int, tuple[Tensor, Tensor]] = {}  # by layer, as last read
 
     @property
     def resident_bytes(self) -> int:
         return sum(slab.nbytes for slab in self.slabs)
+
+    def readable(self, layer: int, num_slots: int) -> tuple[Tensor, Tensor]:
+        """K and V of a layer's first `num_slots` slots: [1, num_kv_heads, num_slots, head_dim]."""
+        held = self._views.get(layer)
+        if held is None or held[0].shape[2] != num_slots:
+            part = self.slabs[layer][None, :, :num_slots]
+            held = part[:, : self._num_kv_heads], part[:, self._num_kv_heads :]
+            self._views[layer] = held
+        return held
 
 
 def layer_kinds(

@@ -22,7 +22,7 @@ from kakeya.verifying.checkpoint import ModelConfig
 from kakeya.verifying.kv_torch import LayerKind, Placement, TorchKv, layer_kinds, write
 from kakeya.verifying.rows import choose
 from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
-from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Weights
+from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Norm, Weights
 
 # Rotations are computed this many positions at a time, always the same ones together, so that a
 # position's angles are the same to the bit whenever they are asked for.
@@ -144,7 +144,7 @@ class TorchVerifier:
             )
         with torch.inference_mode():
             x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
-            x = _rms_norm(x, self._weights.norm, self.config.rms_norm_eps)
+            x = _rms_norm(x, self._weights.norm)
             logits: NDArray[np.float32] = self._weights.head(x).to(torch.float32).numpy()
             aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
         return choose(logits, want_logits=want_logits, aux=aux)
@@ -250,40 +250,37 @@ def _layer(
     c = config
     T, num_rotated = len(x), c.num_heads + c.num_kv_heads
     layer_type = c.layer_types[index]
-    qkv = weights.qkv(_rms_norm(x, weights.input_norm, c.rms_norm_eps))
+    qkv = weights.qkv(_rms_norm(x, weights.input_norm))
     qkv = qkv.view(T, num_rotated + c.num_kv_heads, c.head_dim)
     if weights.qk_norm is not None:
-        qk = _rms_norm(qkv[:, :num_rotated], weights.qk_norm, c.rms_norm_eps)
+        qk = _rms_norm(qkv[:, :num_rotated], weights.qk_norm)
         qkv = torch.cat((qk, qkv[:, num_rotated:]), 1)
     qkv = _rotate(qkv, shared)
-    write(kv.slabs[index], qkv[:, c.num_heads :].transpose(0, 1), shared.placements[layer_type])
+    placement = shared.placements[layer_type]
+    write(kv.slabs[index], qkv[:, c.num_heads :].transpose(0, 1), placement)
     if kv_only:
         return x
-    mixed = attend(qkv[:, : c.num_heads], kv.slabs[index], shared.queries, layer_type)
+    k, v = kv.readable(index, placement.num_slots)
+    mixed = attend(qkv[:, : c.num_heads], k, v, shared.queries.masks[layer_type], shared.queries)
     x = weights.out(mixed).add_(x)
-    gate_up = weights.gate_up(_rms_norm(x, weights.mlp_norm, c.rms_norm_eps))
+    gate_up = weights.gate_up(_rms_norm(x, weights.mlp_norm))
     gate, up = gate_up[:, : c.intermediate_size], gate_up[:, c.intermediate_size :]
     return weights.down(F.silu(gate).mul_(up)).add_(x)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps) * weight over the last axis, in float32 whatever the dtype.
-
-    Written over the norm, |x| = sqrt(sum(x²)), which is one pass where the mean takes three:
-    1 / sqrt(mean(x²) + eps) = sqrt(n) / sqrt(|x|² + n * eps).
-    """
-    n = x.shape[-1]
-    wide = x.to(torch.float32)
-    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scale = norm.square_().add_(n * eps).rsqrt_().mul_(n**0.5)
-    return (wide * scale).to(x.dtype).mul_(weight)
+def _rms_norm(x: Tensor, norm: Norm) -> Tensor:
+    """x over its root mean square on the last axis, times the weight; in float32 throughout."""
+    wide = x if x.dtype == torch.float32 else x.to(torch.float32)
+    scale = (wide * wide).sum(-1, keepdim=True).add_(norm.eps).rsqrt_()
+    out = (wide * scale).mul_(norm.weight)
+    return out if x.dtype == torch.float32 else out.to(x.dtype)
 
 
 def _rotate(qkv: Tensor, shared: Pass) -> Tensor:
     """qkv: [T, heads, head_dim], turned by its row's position; halves are the pairs (as in HF)."""
     half = qkv.shape[-1] // 2
     swapped = torch.cat((qkv[..., half:], qkv[..., :half]), -1)
-    return torch.addcmul(qkv * shared.cos, swapped, shared.sin)
+    return (qkv * shared.cos).addcmul_(swapped, shared.sin)
 
 
 def _rotations(inv_freq: Tensor, first: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

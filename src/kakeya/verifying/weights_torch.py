@@ -20,14 +20,25 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMS norm over n values: x * weight / sqrt(sum(x²) + eps), with n folded into both.
+
+    weight: [n] or [heads, n], float32, times sqrt(n).  eps: one value, float32, times n.
+    """
+
+    weight: Tensor
+    eps: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One decoder layer.  qkv and gate_up are fused: their outputs stand one behind the other."""
 
-    input_norm: Tensor  # [hidden_size]
+    input_norm: Norm  # [hidden_size]
     qkv: Matrix  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
-    qk_norm: Tensor | None  # [num_heads + num_kv_heads, head_dim]; Qwen3
+    qk_norm: Norm | None  # [num_heads + num_kv_heads, head_dim]; Qwen3
     out: Matrix  # [hidden_size, num_heads * head_dim]
-    mlp_norm: Tensor  # [hidden_size]
+    mlp_norm: Norm  # [hidden_size]
     gate_up: Matrix  # [2 * intermediate_size, hidden_size]
     down: Matrix  # [hidden_size, intermediate_size]
 
@@ -36,7 +47,7 @@ class LayerWeights:
 class Weights:
     embedding: Tensor  # [vocab_size, hidden_size]
     layers: tuple[LayerWeights, ...]
-    norm: Tensor  # [hidden_size]
+    norm: Norm  # [hidden_size]
     head: Matrix  # [vocab_size, hidden_size]
     inv_freq: Tensor  # [head_dim / 2], float32
 
@@ -93,6 +104,11 @@ class _Reader:
         found: Tensor = self._opened[self._checkpoint.files[name]].get_tensor(name)
         return found.to(self._dtype, copy=True)
 
+    def norm(self, name: str, eps: float) -> Norm:
+        weight = self.tensor(f"{name}.weight").to(torch.float32)
+        n = weight.shape[-1]
+        return Norm(weight * n**0.5, torch.tensor(n * eps, dtype=torch.float32))
+
     def matrix(self, *names: str, has_bias: bool) -> Matrix:
         """The named linear layers as one, outputs one behind the other."""
         weight = torch.cat([self.tensor(f"{name}.weight") for name in names])
@@ -110,7 +126,7 @@ def _read(config: ModelConfig, reader: _Reader, progress: Callable[[float], None
     weights = Weights(
         embedding=embedding,
         layers=tuple(layers),
-        norm=reader.tensor("model.norm.weight"),
+        norm=reader.norm("model.norm", config.rms_norm_eps),
         head=prepare(head, None),
         inv_freq=inverse_frequencies(config),
     )
@@ -123,21 +139,23 @@ def _layer(config: ModelConfig, reader: _Reader, at: str) -> LayerWeights:
     has_bias = config.has_attention_bias
     qkv = (f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")
     return LayerWeights(
-        input_norm=reader.tensor(f"{at}.input_layernorm.weight"),
+        input_norm=reader.norm(f"{at}.input_layernorm", config.rms_norm_eps),
         qkv=reader.matrix(*qkv, has_bias=has_bias),
         qk_norm=_qk_norm(config, reader, attention) if config.has_qk_norm else None,
         out=reader.matrix(f"{attention}.o_proj", has_bias=has_bias),
-        mlp_norm=reader.tensor(f"{at}.post_attention_layernorm.weight"),
+        mlp_norm=reader.norm(f"{at}.post_attention_layernorm", config.rms_norm_eps),
         gate_up=reader.matrix(f"{mlp}.gate_proj", f"{mlp}.up_proj", has_bias=config.has_mlp_bias),
         down=reader.matrix(f"{mlp}.down_proj", has_bias=config.has_mlp_bias),
     )
 
 
-def _qk_norm(config: ModelConfig, reader: _Reader, at: str) -> Tensor:
+def _qk_norm(config: ModelConfig, reader: _Reader, at: str) -> Norm:
     """q_norm's weight for every query head, k_norm's for every K head behind them."""
-    q = reader.tensor(f"{at}.q_norm.weight").expand(config.num_heads, -1)
-    k = reader.tensor(f"{at}.k_norm.weight").expand(config.num_kv_heads, -1)
-    return torch.cat((q, k))
+    q = reader.norm(f"{at}.q_norm", config.rms_norm_eps)
+    k = reader.norm(f"{at}.k_norm", config.rms_norm_eps)
+    of_q = q.weight.expand(config.num_heads, -1)
+    of_k = k.weight.expand(config.num_kv_heads, -1)
+    return Norm(torch.cat((of_q, of_k)), q.eps)
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:
