@@ -40,7 +40,7 @@ class FleetLimits:
     # Other implementations receive 4 MiB a message by default; 64 KiB are left for the framing.
     max_view_bytes: int = (4 << 20) - (64 << 10)
     max_dropped_stamps: int = 8192
-    # Cards merged between two looks at the event loop: 2 ms at the worst rate measured.
+    # Cards merged between two looks at the event loop: 3 ms when all are new.
     chunk_cards: int = 128
     # Stamps forced up by foreign cards with our id before it counts as a duplicate id.
     max_forced_stamps: int = 3

@@ -49,6 +49,7 @@ REASONS: tuple[Reason, ...] = (
 )
 
 STAMP_TAG = b"\x39"  # field 7, 64 bits
+STAMP = struct.Struct("<d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ class Offer:
     ring_address: str
     # From where grpc_address may be dialled; told once, asked at every tick.
     reach: Reach
-    # Where the eight bytes of the stamp lie in the frame; -1 when they do not stand out.
-    stamp_at: int
+    # The frame before and after the eight bytes of the stamp; both b"" when those do not stand out.
+    head: bytes
+    tail: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ def decode(frame: bytes, *, now_unix: float, limits: FleetLimits) -> Card | Bad:
     except DecodeError:
         return Bad("malformed", "", f"{len(raw)} bytes that are no card")
     stamp = message.announced_at_unix
+    head, tail = _around_stamp(frame, stamp)
     return _fault(message, now_unix, limits) or Card(
         Offer(
             node_id=message.node_id,
@@ -133,7 +136,8 @@ def decode(frame: bytes, *, now_unix: float, limits: FleetLimits) -> Card | Bad:
             ttl_s=message.ttl_seconds,
             ring_address=message.ring_address,
             reach=reach_of(message.grpc_address),
-            stamp_at=_stamp_at(frame, stamp),
+            head=head,
+            tail=tail,
         ),
         stamp,
         frame,
@@ -178,12 +182,14 @@ def _measured(tokens_per_second: float) -> float:
     return tokens_per_second if is_measure else 0.0
 
 
-def _stamp_at(frame: bytes, stamp: float) -> int:
+def _around_stamp(frame: bytes, stamp: float) -> tuple[bytes, bytes]:
     # The last field 7 wins, so the winning one is in here; if the nine bytes occur once, they
     # are it, and a card that differs in those eight only is the same offer re-announced.
-    needle = STAMP_TAG + struct.pack("<d", stamp)
+    needle = STAMP_TAG + STAMP.pack(stamp)
     at = frame.find(needle)
-    return at + 1 if at >= 0 and frame.find(needle, at + 1) < 0 else -1
+    if at < 0 or frame.find(needle, at + 1) >= 0:
+        return b"", b""
+    return frame[: at + 1], frame[at + 9 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +215,14 @@ def restamped(held: Card, frame: bytes) -> Card | None:
 
     The stamp is not judged.  Spec: F-13.
     """
-    at = held.offer.stamp_at
-    old = held.frame
-    if (
-        at < 0
-        or len(frame) != len(old)
-        or frame[:at] != old[:at]
-        or frame[at + 8 :] != old[at + 8 :]
-    ):
+    offer = held.offer
+    head = offer.head
+    is_same = (
+        len(frame) == len(held.frame) and frame.startswith(head) and frame.endswith(offer.tail)
+    )
+    if not is_same or not head:
         return None
-    return Card(held.offer, struct.unpack_from("<d", frame, at)[0], frame)
+    return Card(offer, STAMP.unpack_from(frame, len(head))[0], frame)
 
 
 def beats(card: Card, held: Card) -> bool:

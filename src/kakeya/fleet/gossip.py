@@ -74,6 +74,7 @@ class Gossip:
         self._limits = limits
         self._listening = Listening("", 0, "")
         self._wake = trio.Event()
+        self._last_said: Card | None = None
         self._journal = Journal(max_once=limits.max_logged_rejections)
         self.exchanges = {"ok": 0, "failed": 0}
 
@@ -115,7 +116,7 @@ class Gossip:
 
     async def leave(self) -> None:
         """Say the last card to three peers and the seeds, within one deadline.  Spec: F-08."""
-        self._own.leave(self._around.wall())
+        self._last_said = self._own.leave(self._around.wall())
         self._wake.set()
         await self._exchange_with_all(self._targets(targets_of_push))
         await self.persist()
@@ -146,7 +147,7 @@ class Gossip:
         try:
             await self._around.store.save(saved)
         except OSError as error:
-            self._journal.once("store", str(error), "the fleet's state could not be saved")
+            self._journal.once("store", "OSError", "the fleet's state was not saved", str(error))
 
     # --- one exchange
 
@@ -274,7 +275,12 @@ class Gossip:
         return self.own_card().frame + self._registry.view(now_unix, is_near=is_near)
 
     def own_card(self) -> Card:
-        """Our card, never older than an interval even when the ticker stands still."""
+        """Our card, never older than an interval even when the ticker stands still.
+
+        The last card of a node that leaves is left to lapse.
+        """
+        if self._last_said is not None:
+            return self._last_said
         max_age_s = self._limits.interval_s * stretch(len(self._registry) + 1, self._limits)
         return self._own.current(self._around.wall(), max_age_s=max_age_s)
 

@@ -222,7 +222,8 @@ def _offer(settings: FleetSettings, node_id: str, limits: FleetLimits) -> Offer:
         ttl_s=limits.ttl_s,
         ring_address="",
         reach="nowhere",
-        stamp_at=-1,
+        head=b"",
+        tail=b"",
     )
 
 

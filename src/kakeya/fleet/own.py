@@ -48,6 +48,8 @@ class OwnCard:
         self._first_issued_unix = float("-inf")
         self._card: Card | None = None
         self._contests: deque[Contest] = deque(maxlen=limits.max_forced_stamps)
+        self._rival: Contest | None = None
+        self._bid_at_unix = float("-inf")
         self._addresses: set[str] = set()
         self.is_leaving = False
 
@@ -122,8 +124,9 @@ class OwnCard:
     def notice(self, seen: Card, now_unix: float) -> bool:
         """Judge a card with our id that came from outside; true when ours must be pushed now.
 
-        One that beats ours is outbid.  When that goes on, two nodes share the id: no more
-        bidding, `conflict` names the other.  Spec: F-05, F-09.
+        One that beats ours is outbid.  When that goes on, two nodes share the id: `conflict`
+        names the other, and one bid a lifetime is left, so that the other keeps hearing of us.
+        Spec: F-05, F-09.
         """
         if self._card is None:
             self.issue(now_unix)
@@ -134,18 +137,30 @@ class OwnCard:
         is_stranger = stamp > self._first_issued_unix and address not in self._addresses
         if not outbids and not is_stranger:
             return False
-        if all(stamp != contest.announced_at_unix for contest in self._contests):
-            self._contests.append(Contest(now_unix, stamp, address))
-        if not outbids or self.conflict(now_unix):
+        was_in_conflict = bool(self.conflict(now_unix))
+        self._count(Contest(now_unix, stamp, address))
+        since_bid_s = abs(now_unix - self._bid_at_unix)
+        if not outbids or (was_in_conflict and since_bid_s < self._offer.ttl_s):
             return False
+        self._bid_at_unix = now_unix
         self._seen_unix = max(self._seen_unix, stamp)
         self.issue(now_unix)
         return True
 
+    def _count(self, contest: Contest) -> None:
+        known = [c.announced_at_unix for c in self._contests]
+        if contest.announced_at_unix in known:
+            return  # the same card again, from another peer
+        self._contests.append(contest)
+        recent = [c for c in self._contests if self._is_recent(c, contest.seen_at_unix)]
+        if self.conflict(contest.seen_at_unix) or len(recent) >= self._limits.max_forced_stamps:
+            self._rival = contest
+
+    def _is_recent(self, contest: Contest, now_unix: float) -> bool:
+        return abs(now_unix - contest.seen_at_unix) <= 2 * self._offer.ttl_s
+
     def conflict(self, now_unix: float) -> str:
         """The address of another node with our id, "" while there is no sign of one."""
-        recent_s = 2 * self._offer.ttl_s
-        recent = [c for c in self._contests if abs(now_unix - c.seen_at_unix) <= recent_s]
-        if len(recent) < self._limits.max_forced_stamps:
+        if self._rival is None or not self._is_recent(self._rival, now_unix):
             return ""
-        return recent[-1].grpc_address or "an unnamed address"
+        return self._rival.grpc_address or "an unnamed address"

@@ -76,7 +76,11 @@ class Registry:
             held = self._cards.get(key)
             if held is not None and held.frame == frame:
                 continue
-            card = self._read(frame, held, now_unix)
+            newer = None if held is None else restamped(held, frame)
+            if newer is not None and held is not None and self._refresh(key, held, newer, now_unix):
+                num_newer += 1
+                continue
+            card = self._judged(newer, frame, now_unix)
             if isinstance(card, Card) and card.node_id == self._own_id:
                 ours = card if ours is None or beats(card, ours) else ours
                 continue
@@ -90,10 +94,25 @@ class Registry:
                     joined.append(card)
         return Merged(tuple(joined), num_newer, tuple(bad), ours)
 
-    def _read(self, frame: bytes, held: Card | None, now_unix: float) -> Card | Bad:
-        card = None if held is None else restamped(held, frame)
-        if card is not None and card.announced_at_unix <= now_unix + self._limits.max_ahead_s:
-            return card  # NaN and +inf fail the test and get their reason from decode
+    def _refresh(self, key: bytes, held: Card, newer: Card, now_unix: float) -> bool:
+        """Take a card that only re-announces the held one; false when it is not for sure newer.
+
+        The common case, so it is short: nothing else about the card needs judging again, it
+        ends no sooner than the held one, and takes the same room.
+        """
+        stamp = newer.announced_at_unix
+        latest = now_unix + self._limits.max_ahead_s
+        if not held.announced_at_unix < stamp <= latest or newer.is_expired(now_unix):
+            return False
+        self._cards[key] = newer
+        if stamp > self._last_stamp_unix:
+            self._last_stamp_unix = stamp
+        self._views = None
+        return True
+
+    def _judged(self, newer: Card | None, frame: bytes, now_unix: float) -> Card | Bad:
+        if newer is not None and newer.announced_at_unix <= now_unix + self._limits.max_ahead_s:
+            return newer  # NaN and +inf fail the test and get their reason from decode
         return decode(frame, now_unix=now_unix, limits=self._limits)
 
     def _take(self, card: Card, now_unix: float) -> Bad | Literal["joined", "newer", "known"]:
