@@ -8,3 +8,42 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class DecodingLimits:
     max_num_drafts: int = 16
+    # A stop string longer than this would hold back more text than anyone wants to wait for.
+    max_stop_len: int = 1024
+    max_stops: int = 16
+    # How long a draft is waited for, in one-token steps, with a floor and a ceiling.
+    draft_wait_steps: float = 2.0
+    min_draft_wait_s: float = 0.02
+    max_draft_wait_s: float = 1.0
+    # A proposer is left alone this long after a failure, doubled per failure up to the cap.
+    circuit_backoff_s: float = 1.0
+    max_circuit_backoff_s: float = 30.0
+    # One late draft may be a hiccup, the second in a row is a slow proposer.
+    max_late: int = 2
+    # Probes cost no waiting, so the first few unanswered ones (a dial) are repeated at once.
+    max_free_probes: int = 3
+    max_probes: int = 2
+    max_circuits: int = 1024
+    refresh_trip_s: float = 5.0
+    places_every_s: float = 1.0
+    # Speculation has to promise this much over plain decoding before it is used at all, because
+    # the promise rests on noisy times.
+    min_gain: float = 1.03
+    # A proposer earlier in the order is kept while it promises this share of a later one's rate.
+    prefer_earlier_ratio: float = 0.8
+    # What a row more costs, in one-token steps, while nothing is measured: 4 rows 1.18, 8 rows
+    # 1.42, 16 rows 1.9 on two CPU cores.
+    prior_row_ratio: float = 0.06
+    # Drafted blocks over which speculation must have paid, and the share of plain decoding's
+    # rate below which it is switched off; for how many blocks, doubled up to the cap.
+    window_blocks: int = 12
+    min_realised_gain: float = 0.98
+    off_blocks: int = 32
+    max_off_blocks: int = 512
+    # A one-token step older than this many blocks is measured again, unless the promised gain
+    # is so large that its exact size does not matter.
+    stale_blocks: int = 8
+    clear_gain: float = 1.5
+
+
+__all__ = ["DecodingLimits"]

@@ -1,0 +1,32 @@
+"""The speculative loop on host A.
+
+engine = engine_of(verifier, device)
+async with contextlib.aclosing(
+    decode(engine, prompt_ids, peers, max_tokens=256, stop_ids={2})
+) as blocks:
+    async for block in blocks:
+        print(block.ids, block.drafted_on, block.num_accepted)
+"""
+
+from kakeya.decoding.block import Block, Tally
+from kakeya.decoding.failover import Circuits, Peers
+from kakeya.decoding.loop import Engine, decode, engine_of
+from kakeya.decoding.remote import remote_sources
+from kakeya.decoding.sampling import GREEDY, Sampling
+from kakeya.decoding.source import Place
+from kakeya.decoding.text import TextStream
+
+__all__ = [
+    "GREEDY",
+    "Block",
+    "Circuits",
+    "Engine",
+    "Peers",
+    "Place",
+    "Sampling",
+    "Tally",
+    "TextStream",
+    "decode",
+    "engine_of",
+    "remote_sources",
+]

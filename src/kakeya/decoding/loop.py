@@ -1,0 +1,328 @@
+"""The speculative loop on host A: the ids of the verifier alone, only sooner.
+
+bonus → drafts → one forward pass over [bonus, *drafts] → accept → trim → hand out.  Whatever a
+proposer does can cost time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import trio
+
+from kakeya.compute.device import Device
+from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.block import Account, Block, FinishReason
+from kakeya.decoding.drafting import Drafted, Drafter
+from kakeya.decoding.failover import Peers
+from kakeya.decoding.policy import Ledger, Pace
+from kakeya.decoding.sampling import GREEDY, Sampling
+from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
+from kakeya.decoding.source import BlockSource, LocalNgram
+from kakeya.decoding.text import Cutter, NoText, Released, TextStream
+from kakeya.decoding.verify import Verified, decide_one, prefill, verify_block
+from kakeya.errors import demand
+from kakeya.verifying.verifier import Kv, KvPlan, Verifier
+
+T = TypeVar("T")
+Exactness = Literal["guarded", "strict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A verifier, the device it runs on, and what was learnt of its speed; shared by generations.
+
+    node_id: this host's, for blocks its own n-gram drafted.  now: the loop's clock (s).
+    """
+
+    verifier: Verifier
+    device: Device
+    pace: Pace
+    limits: DecodingLimits
+    node_id: str = "local"
+    now: Callable[[], float] = trio.current_time
+
+
+def engine_of(
+    verifier: Verifier,
+    device: Device,
+    *,
+    limits: DecodingLimits | None = None,
+    node_id: str = "local",
+    now: Callable[[], float] = trio.current_time,
+) -> Engine:
+    """An engine that has measured nothing yet."""
+    chosen = limits or DecodingLimits()
+    return Engine(verifier, device, Pace(chosen), chosen, node_id, now)
+
+
+async def decode(
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    peers: Peers | None = None,
+    *,
+    max_tokens: int,
+    stop_ids: Collection[int] = (),
+    stops: Sequence[str] = (),
+    text: TextStream | None = None,
+    sampling: Sampling = GREEDY,
+    plan: KvPlan | None = None,
+    num_drafts: int | None = None,
+    draft_on: str = "auto",
+    plain: bool = False,
+    exact: Exactness = "guarded",
+) -> AsyncGenerator[Block, None]:
+    """Blocks of what follows `prompt_ids`; the last one has a finish_reason and the tally.
+
+    max_tokens: at most so many ids; fewer where the context ends ("length") or a stop comes
+    ("stop").  An id of `stop_ids` is handed out as the last one, without text; a string of
+    `stops` is cut off.  plan: None keeps the K/V of every position.  num_drafts: None lets the
+    policy choose, 0 is plain.  draft_on: auto, local, remote or a node_id.  exact "strict" commits
+    by one-token passes only.
+
+    Raises Refused: INVALID_ARGUMENT before any work, INTERNAL when the verifier's logits are not
+    finite, RESOURCE_EXHAUSTED when there is no room.  Close it (contextlib.aclosing) when leaving
+    early.
+    """
+    asked = _Asked(prompt_ids, max_tokens, stops, sampling, num_drafts, exact)
+    max_len = _max_len(engine, plan)
+    _demand_sound(asked, engine, max_len, has_text=text is not None)
+    generation = _Generation(
+        engine=engine,
+        drafter=_drafter(engine, asked, None if plain else peers, draft_on),
+        sampling=sampling,
+        drafts_allowed=not plain and num_drafts != 0,
+        exact=exact,
+        remaining=min(max_tokens, max_len - len(prompt_ids)),
+        stop_ids=frozenset(stop_ids),
+        text=text or NoText(),
+        cutter=Cutter(tuple(stops)),
+    )
+    kv = await engine.device.run(
+        engine.verifier.open,
+        plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens)),
+    )
+    await generation.prefill(kv)
+    while True:
+        block = await generation.next_block(kv)
+        yield block
+        if block.finish_reason:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    stops: Sequence[str]
+    sampling: Sampling
+    num_drafts: int | None
+    exact: str
+
+
+def _max_len(engine: Engine, plan: KvPlan | None) -> int:
+    most = engine.verifier.geometry.max_context_len
+    return most if plan is None else min(most, plan.max_len)
+
+
+def _demand_sound(asked: _Asked, engine: Engine, max_len: int, *, has_text: bool) -> None:
+    limits, vocab_size = engine.limits, engine.verifier.geometry.vocab_size
+    prompt_len, longest = len(asked.prompt_ids), max((len(each) for each in asked.stops), default=1)
+    strange = [each for each in asked.prompt_ids if not 0 <= each < vocab_size][:1]
+    most = limits.max_num_drafts
+    for holds, why in (
+        (prompt_len >= 1, "the prompt is empty"),
+        (asked.max_tokens >= 1, f"max_tokens is {asked.max_tokens}, it must be at least 1"),
+        (
+            prompt_len < max_len,
+            f"the prompt has {prompt_len} tokens, the context holds {max_len} with the answer",
+        ),
+        (not strange, f"token id {strange[:1]} of the prompt is not below {vocab_size}"),
+        (
+            len(asked.stops) <= limits.max_stops,
+            f"{len(asked.stops)} stop strings, at most {limits.max_stops} are allowed",
+        ),
+        (
+            min((len(each) for each in asked.stops), default=1) >= 1
+            and longest <= limits.max_stop_len,
+            f"a stop string must have 1 to {limits.max_stop_len} characters",
+        ),
+        (has_text or not asked.stops, "stop strings need a text stream"),
+        (
+            asked.num_drafts is None or 0 <= asked.num_drafts <= most,
+            f"num_drafts is {asked.num_drafts}, it must be at least 0 and at most {most}",
+        ),
+        (asked.exact in ("guarded", "strict"), f"exact is {asked.exact!r}: guarded or strict"),
+    ):
+        demand(holds, "INVALID_ARGUMENT", why)
+    demand_sound_sampling(asked.sampling)
+
+
+def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) -> Drafter:
+    return Drafter(
+        local=LocalNgram(engine.node_id),
+        peers=peers,
+        draft_on=draft_on or "auto",
+        num_drafts=asked.num_drafts,
+        vocab_size=engine.verifier.geometry.vocab_size,
+        pace=engine.pace,
+        account=Account(len(asked.prompt_ids)),
+        limits=engine.limits,
+        now=engine.now,
+        committed_ids=list(asked.prompt_ids),
+        ledger=Ledger(engine.limits),
+    )
+
+
+@dataclass(slots=True)
+class _Generation:
+    engine: Engine
+    drafter: Drafter
+    sampling: Sampling
+    drafts_allowed: bool
+    exact: str
+    remaining: int
+    stop_ids: frozenset[int]
+    text: TextStream
+    cutter: Cutter
+
+    async def prefill(self, kv: Kv) -> None:
+        """All of the prompt but its last id, which is the first bonus; a job a chunk.
+
+        The n-gram index grows beside it, chunk by chunk: all at once would hold up the loop.
+        """
+        started_s = self.engine.now()
+        ids, chunk_len = self.drafter.committed_ids, self.engine.verifier.prefill_chunk_len
+        for start in range(0, len(ids) - 1, chunk_len):
+            chunk = tuple(ids[start : min(start + chunk_len, len(ids) - 1)])
+            self.drafter.local.commit(chunk)
+            await self._beside_probes(
+                lambda chunk=chunk: self.engine.device.run(  # type: ignore[misc]
+                    prefill, self.engine.verifier, kv, chunk
+                )
+            )
+        self.drafter.local.commit(ids[-1:])
+        self.drafter.account.prefill_s = self.engine.now() - started_s
+
+    async def next_block(self, kv: Kv) -> Block:
+        account, now = self.drafter.account, self.engine.now
+        started_s = now()
+        drafted = await self._draft()
+        drafted_s = now()
+        verified = await self._beside_probes(lambda: self._verify(kv, drafted.ids))
+        verify_s = now() - drafted_s
+        self._learn(drafted, verified, verify_s, now() - started_s)
+        kept, by_id = _cut(verified.ids, self.stop_ids, self.remaining)
+        self.remaining -= len(kept)
+        released, reason = self._release(kept, is_stopped=by_id)
+        num_accepted = min(verified.num_accepted, len(kept))
+        account.num_blocks += 1
+        account.num_ids += len(released.ids)
+        account.margin_rechecks += verified.margin_rechecks
+        account.nan_rechecks += verified.nan_rechecks
+        account.draft_s += drafted_s - started_s
+        account.verify_s += verify_s
+        account.add_drafts(len(drafted.ids), num_accepted)
+        account.round_s += now() - started_s
+        place = drafted.kind[0] if drafted.kind is not None and drafted.ids else None
+        return Block(
+            ids=released.ids,
+            text=released.text,
+            num_drafts=len(drafted.ids),
+            num_accepted=num_accepted,
+            proposer=place.model_id if place else "",
+            drafted_on=place.node_id if place else "",
+            draft_s=drafted_s - started_s,
+            verify_s=verify_s,
+            finish_reason=reason,
+            tally=account.tally() if reason else None,
+        )
+
+    async def _draft(self) -> Drafted:
+        # A block of n drafts commits up to n + 1 ids.
+        most = self.remaining - 1
+        if not self.drafts_allowed or most < 1:
+            return Drafted()
+        return await self.drafter.draft(most)
+
+    async def _verify(self, kv: Kv, drafts: tuple[int, ...]) -> Verified:
+        device, verifier = self.engine.device, self.engine.verifier
+        bonus = self.drafter.committed_ids[-1]
+        if self.exact != "strict":
+            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampling)
+        ids: list[int] = []
+        for draft in (*drafts, None):
+            fed = ids[-1] if ids else bonus
+            ids.append(await device.run(decide_one, verifier, kv, fed, self.sampling))
+            if ids[-1] != draft:
+                break
+        num_accepted = len(ids) - 1
+        return Verified(tuple(ids), num_accepted, len(drafts))
+
+    def _learn(
+        self, drafted: Drafted, verified: Verified, verify_s: float, elapsed_s: float
+    ) -> None:
+        drafter = self.drafter
+        if not verified.margin_rechecks and not verified.nan_rechecks:
+            self.engine.pace.add(1 + len(drafted.ids), verify_s)
+        drafter.learn(drafted, num_decided=verified.num_decided, num_accepted=verified.num_accepted)
+        drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=elapsed_s)
+        drafter.commit(verified.ids)
+
+    def _release(self, kept: Sequence[int], *, is_stopped: bool) -> tuple[Released, FinishReason]:
+        ids: list[int] = []
+        parts: list[str] = []
+        for i, each in enumerate(kept):
+            is_stop_id = is_stopped and i == len(kept) - 1
+            piece = self.cutter.push(each, "" if is_stop_id else self.text.push((each,)))
+            ids.extend(piece.ids)
+            parts.append(piece.text)
+            if piece.is_stopped:
+                return Released(tuple(ids), "".join(parts)), "stop"
+        if not is_stopped and self.remaining > 0:
+            return Released(tuple(ids), "".join(parts)), ""
+        last = self.cutter.end(self.text.flush())
+        reason: FinishReason = "stop" if is_stopped or last.is_stopped else "length"
+        return Released((*ids, *last.ids), "".join([*parts, last.text])), reason
+
+    async def _beside_probes(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run `work`; probe the peers that are due meanwhile, for as long as it takes."""
+        due = self.drafter.standing().due if self.drafts_allowed else ()
+        return await _beside(work, self.drafter.probe, due)
+
+
+def _cut(
+    ids: Sequence[int], stop_ids: Collection[int], remaining: int
+) -> tuple[tuple[int, ...], bool]:
+    """The ids up to and with the first stop id, at most `remaining`; whether it ends in one."""
+    for i, each in enumerate(ids[:remaining]):
+        if each in stop_ids:
+            return tuple(ids[: i + 1]), True
+    return tuple(ids[:remaining]), False
+
+
+async def _beside(
+    work: Callable[[], Awaitable[T]],
+    probe: Callable[[BlockSource], Awaitable[None]],
+    due: Sequence[BlockSource],
+) -> T:
+    if not due:
+        return await work()
+    result: list[T] = []
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        for source in due:
+            nursery.start_soon(probe, source)
+        try:
+            result.append(await work())
+        except Exception as raised:  # noqa: BLE001 - raised again below, out of the nursery's group
+            error = raised
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    return result[0]
+
+
+__all__ = ["Engine", "Exactness", "decode", "engine_of"]

@@ -1,0 +1,222 @@
+"""How many drafts pay, and whether drafting pays at all: never slower than plain decoding.
+
+Everything is measured: what a block of each length costs in one-token steps (Pace, one per
+verifier), how often a draft at each position is accepted (Acceptance, one per kind of draft), and
+what speculation really brought (Ledger, one per generation).  Pure; times are handed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from kakeya.config.decoding import DecodingLimits
+
+# Block lengths that are tried: doubling, so that each is measured often enough.
+BLOCK_LENS = (2, 4, 8, 16, 32, 64)
+# Medians over so few samples shrug off a step that another process interrupted, and follow a
+# change of load within a sentence.
+NUM_SAMPLES = 9
+FRESH_SAMPLES = 3
+# How many blocks a prior counts for, and what is kept of the past with each new block.
+PRIOR_BLOCKS = 4.0
+PRIOR_RATIOS = 2
+KEEP_PER_BLOCK = 0.95
+KEEP_PER_SKIP = 0.98
+# Chance that a copied draft holds, by the length of the suffix that matched; measured order of
+# magnitude on chat and edit prompts.  None: a drafter that does not say.
+PRIOR_RATES = {0: 0.05, 1: 0.2, 2: 0.4, 3: 0.55, 4: 0.7, None: 0.4}
+
+
+@dataclass(slots=True)
+class Pace:
+    """What a block costs by its length, for one verifier on one device, as the loop sees it."""
+
+    limits: DecodingLimits
+    _ones_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SAMPLES))
+    _ratios: dict[int, deque[float]] = field(default_factory=dict)
+    _blocks_since_one: int = 0
+    _ones_in_a_row: int = 0
+
+    def add(self, block_len: int, elapsed_s: float) -> None:
+        """One verify step of `block_len` rows took `elapsed_s` (s), waiting included."""
+        if block_len == 1:
+            self._ones_s.append(elapsed_s)
+            self._blocks_since_one = 0
+            self._ones_in_a_row += 1
+            if self._ones_in_a_row % (2 * self.limits.stale_blocks) == 0:
+                self._forget_one_ratio()
+            return
+        self._ones_in_a_row = 0
+        self._blocks_since_one += 1
+        if self._ones_s and not self.is_stale:
+            # Only steps close to one another compare: the load of the host changes.
+            base_s = median(list(self._ones_s)[-FRESH_SAMPLES:])
+            kept = self._ratios.setdefault(block_len, deque(maxlen=NUM_SAMPLES))
+            kept.append(elapsed_s / max(base_s, 1e-9))
+
+    @property
+    def one_s(self) -> float | None:
+        """The time of a one-token step, or None while there was none."""
+        return median(self._ones_s) if self._ones_s else None
+
+    @property
+    def is_stale(self) -> bool:
+        return self._blocks_since_one > self.limits.stale_blocks
+
+    def ratio(self, block_len: int) -> float:
+        """The time of a block in one-token steps; the prior where nothing was measured."""
+        prior = self._prior(block_len)
+        measured = sorted(self._ratios, key=lambda each: abs(each - block_len))
+        if not measured:
+            return prior
+        nearest = measured[0]
+        near_prior = self._prior(nearest)
+        seen = [*self._ratios[nearest], *([near_prior] * PRIOR_RATIOS)]
+        return max(0.5, prior * median(seen) / near_prior)
+
+    def _prior(self, block_len: int) -> float:
+        return 1 + self.limits.prior_row_ratio * (block_len - 1)
+
+    def _forget_one_ratio(self) -> None:
+        for block_len in list(self._ratios):
+            self._ratios[block_len].popleft()
+            if not self._ratios[block_len]:
+                del self._ratios[block_len]
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How often the draft at a position holds when all before it held."""
+
+    prior_rate: float
+    _offered: list[float] = field(default_factory=list)
+    _accepted: list[float] = field(default_factory=list)
+
+    def add(self, num_decided: int, num_accepted: int) -> None:
+        """One block: of `num_decided` drafts the first `num_accepted` held."""
+        self._fade(KEEP_PER_BLOCK)
+        for i in range(min(num_decided, num_accepted + 1)):
+            if i == len(self._offered):
+                self._offered.append(0.0)
+                self._accepted.append(0.0)
+            self._offered[i] += 1
+            self._accepted[i] += i < num_accepted
+
+    def skip(self) -> None:
+        """One block in which nothing was asked: the past counts for less, so it is tried again."""
+        self._fade(KEEP_PER_SKIP)
+
+    def expected_ids(self, num_drafts: int) -> float:
+        """Ids a block with so many drafts commits on average; at least 1."""
+        total, chance, rate = 1.0, 1.0, self.prior_rate
+        for i in range(num_drafts):
+            if i < len(self._offered):
+                accepted = self._accepted[i] + PRIOR_BLOCKS * rate
+                rate = accepted / (self._offered[i] + PRIOR_BLOCKS)
+            chance *= rate
+            total += chance
+        return total
+
+    def _fade(self, keep: float) -> None:
+        self._offered = [each * keep for each in self._offered]
+        self._accepted = [each * keep for each in self._accepted]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """num_drafts 0: the verifier goes alone.  gain: promised rate over plain decoding's."""
+
+    num_drafts: int
+    gain: float
+
+
+ALONE = Choice(0, 1.0)
+
+
+def best_choice(
+    pace: Pace, acceptance: Acceptance, *, draft_s: float, max_num_drafts: int
+) -> Choice:
+    """The number of drafts that commits most ids a second; 0 unless it clearly beats 1 a step.
+
+    draft_s: what asking this proposer costs a block (s).  Spec: D-09.
+    """
+    one_s = pace.one_s
+    if one_s is None or max_num_drafts < 1:
+        return ALONE
+    best = ALONE
+    for num_drafts in _counts(max_num_drafts):
+        steps = pace.ratio(num_drafts + 1) + draft_s / max(one_s, 1e-9)
+        gain = acceptance.expected_ids(num_drafts) / steps
+        if gain >= pace.limits.min_gain and gain > best.gain:
+            best = Choice(num_drafts, gain)
+    return best
+
+
+def _counts(max_num_drafts: int) -> Iterable[int]:
+    counts = [block_len - 1 for block_len in BLOCK_LENS if block_len - 1 <= max_num_drafts]
+    return counts or [max_num_drafts]
+
+
+def first_worthwhile(choices: Sequence[Choice], limits: DecodingLimits) -> int | None:
+    """Index of the choice to go by: the earliest that is not clearly worse than the best."""
+    best = max((choice.gain for choice in choices if choice.num_drafts), default=0.0)
+    for i, choice in enumerate(choices):
+        if choice.num_drafts and choice.gain >= best * limits.prefer_earlier_ratio:
+            return i
+    return None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What drafted blocks of this generation really brought, and the switch that follows."""
+
+    limits: DecodingLimits
+    _ids: deque[int] = field(default_factory=deque)
+    _steps: deque[float] = field(default_factory=deque)
+    _off_blocks: int = 0
+    _next_off_blocks: int = 0
+
+    @property
+    def is_on(self) -> bool:
+        return self._off_blocks == 0
+
+    def add_drafted(self, num_ids: int, elapsed_s: float, one_s: float) -> float | None:
+        """Count a block in which a draft was waited for.
+
+        Returns the realised gain when it says that speculation loses, which switches it off;
+        else None.
+        """
+        self._ids.append(num_ids)
+        self._steps.append(elapsed_s / max(one_s, 1e-9))
+        if len(self._ids) < self.limits.window_blocks:
+            return None
+        gain = sum(self._ids) / sum(self._steps)
+        self._ids.popleft()
+        self._steps.popleft()
+        if gain >= self.limits.min_realised_gain:
+            self._next_off_blocks = 0
+            return None
+        doubled = max(self.limits.off_blocks, 2 * self._next_off_blocks)
+        self._off_blocks = self._next_off_blocks = min(doubled, self.limits.max_off_blocks)
+        self._ids.clear()
+        self._steps.clear()
+        return gain
+
+    def add_alone(self) -> None:
+        """Count a block without drafts; after enough of them speculation is tried again."""
+        self._off_blocks = max(0, self._off_blocks - 1)
+
+
+__all__ = [
+    "ALONE",
+    "PRIOR_RATES",
+    "Acceptance",
+    "Choice",
+    "Ledger",
+    "Pace",
+    "best_choice",
+    "first_worthwhile",
+]

@@ -1,0 +1,58 @@
+"""Drafts from another node's ProposerService."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from kakeya.decoding.source import DraftFailedError, Place
+from kakeya.errors import Refused
+from kakeya.rpc.status import RpcFailedError, status_name, status_text
+from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
+
+NUM_STEPS = 1  # single-pass drafters and n-gram ignore it; the contract wants it positive
+
+
+class ProposerStub(Protocol):
+    """ProposerServiceStub, or what stands in for it in tests."""
+
+    async def ProposeBlock(  # noqa: N802 - the contract's name
+        self, message: pb.ProposeBlockRequest
+    ) -> pb.ProposeBlockResponse: ...
+
+
+class RemoteSource:
+    """One peer's proposer.  The caller's cancel scope is the call's deadline."""
+
+    def __init__(self, place: Place, stub: ProposerStub) -> None:
+        self.place = place
+        self._stub = stub
+
+    async def draft(self, committed_ids: Sequence[int], num_drafts: int) -> tuple[int, ...]:
+        request = pb.ProposeBlockRequest(
+            committed_token_ids=committed_ids,
+            block_size=num_drafts,
+            num_steps=NUM_STEPS,
+            model_id=self.place.model_id,
+        )
+        try:
+            response = await self._stub.ProposeBlock(request)
+        except Refused as error:
+            raise DraftFailedError(error.status.lower(), error.why) from None
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise DraftFailedError("unavailable", type(error).__name__) from None
+        except RpcFailedError as error:
+            name = status_name(error)
+            reason = "late" if name == "DEADLINE_EXCEEDED" else name.lower()
+            raise DraftFailedError(reason, status_text(error)) from None
+        return tuple(response.token_ids)
+
+
+def remote_sources(open_stub: Callable[[str], ProposerStub]) -> Callable[[Place], RemoteSource]:
+    """Makes the source of a place; `open_stub` gives the stub for an address, without waiting."""
+    return lambda place: RemoteSource(place, open_stub(place.address))
+
+
+__all__ = ["ProposerStub", "RemoteSource", "remote_sources"]

@@ -1,0 +1,69 @@
+"""Where drafts come from, as the loop sees it: this host's n-gram index, or a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kakeya.drafting.ngram import NGRAM, NgramIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A peer that may be asked for drafts, and the model it would use."""
+
+    node_id: str
+    address: str
+    model_id: str
+
+
+# The peers in the order they should be asked, as placement sees them now; cheap.
+Places = Callable[[], Sequence[Place]]
+
+
+class DraftFailedError(Exception):
+    """No usable draft came.  `reason` is one of a few words, for counting."""
+
+    def __init__(self, reason: str, why: str) -> None:
+        super().__init__(reason, why)
+        self.reason = reason
+        self.why = why
+
+
+class BlockSource(Protocol):
+    """Someone who drafts for a committed prefix, some time or never."""
+
+    @property
+    def place(self) -> Place: ...
+
+    async def draft(self, committed_ids: Sequence[int], num_drafts: int) -> tuple[int, ...]:
+        """Drafted ids, not checked.  Raises DraftFailedError; the caller limits the wait."""
+        ...
+
+
+class LocalNgram:
+    """The n-gram proposer of this host for one generation; drafts in microseconds, never waits."""
+
+    def __init__(self, node_id: str) -> None:
+        self.place = Place(node_id, "", NGRAM)
+        self._index = NgramIndex()
+
+    def commit(self, ids: Sequence[int]) -> None:
+        self._index.extend(ids)
+
+    @property
+    def match_len(self) -> int:
+        """How many tokens of the committed end were seen before (0 … 4)."""
+        return self._index.match().match_len
+
+    def draft(self, num_drafts: int) -> tuple[int, ...]:
+        return self._index.draft(num_drafts)
+
+
+def is_usable(ids: Sequence[int], *, num_drafts: int, vocab_size: int) -> bool:
+    """Whether a draft has exactly the asked number of ids, all known to the verifier.  D-03."""
+    return len(ids) == num_drafts and all(0 <= each < vocab_size for each in ids)
+
+
+__all__ = ["BlockSource", "DraftFailedError", "LocalNgram", "Place", "Places", "is_usable"]
