@@ -42,6 +42,9 @@ class FleetLimits:
     max_dropped_stamps: int = 8192
     # Cards merged between two looks at the event loop: 3 ms when all are new.
     chunk_cards: int = 128
+    # Share of ticks that first send the card of the tick before, to hear of a second node with
+    # our id.
+    listen_probability: float = 0.2
     # Stamps forced up by foreign cards with our id before it counts as a duplicate id.
     max_forced_stamps: int = 3
     # Distinct (node, reason) pairs that are logged before rejections are only counted.

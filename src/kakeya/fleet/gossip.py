@@ -118,7 +118,7 @@ class Gossip:
         """Say the last card to three peers and the seeds, within one deadline.  Spec: F-08."""
         self._last_said = self._own.leave(self._around.wall())
         self._wake.set()
-        await self._exchange_with_all(self._targets(targets_of_push))
+        await self._exchange_with_all(self._targets(targets_of_push), b"")
         await self.persist()
 
     async def _round(self, choose: Choose) -> None:
@@ -128,10 +128,14 @@ class Gossip:
         num_nodes = len(self._registry) + 1
         ttl_s = min(self._limits.ttl_s * stretch(num_nodes, self._limits), self._limits.max_ttl_s)
         self._own.live_for(ttl_s)
+        # A card stamped just now beats every other with our id before we see it.  So now and then
+        # one peer gets the last card first, and a second node with our id shows.  Spec: F-09.
+        listens = self._around.rng.random() < self._limits.listen_probability
+        before = self.own_card().frame if listens else b""
         self._own.issue(self._around.wall())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.persist)
-            nursery.start_soon(self._exchange_with_all, self._targets(choose))
+            nursery.start_soon(self._exchange_with_all, self._targets(choose), before)
         self._journal.show_nodes(self._registry.live(self._around.wall()))
 
     def _targets(self, choose: Choose) -> list[Target]:
@@ -151,24 +155,30 @@ class Gossip:
 
     # --- one exchange
 
-    async def _exchange_with_all(self, targets: Sequence[Target]) -> None:
+    async def _exchange_with_all(self, targets: Sequence[Target], before: bytes) -> None:
+        """Call all side by side; `before`, when given, is an older card for the first of them."""
         async with trio.open_nursery() as nursery:
-            for target in targets:
-                nursery.start_soon(self._contained, target)
+            for n, target in enumerate(targets):
+                nursery.start_soon(self._contained, target, before if n == 0 else b"")
 
-    async def _contained(self, target: Target) -> None:
+    async def _contained(self, target: Target, before: bytes) -> None:
         try:
-            await self.exchange_with(target)
+            if before:
+                await self.exchange_with(target, own_frame=before)
+            await self.exchange_with(target, own_frame=b"")
         except Exception as error:
             self.exchanges["failed"] += 1
             log.error("an exchange broke", address=target.grpc_address, exc_info=error)
 
-    async def exchange_with(self, target: Target) -> None:
-        """One push-pull with a peer, and what it showed noted.  Spec: F-10, F-11."""
+    async def exchange_with(self, target: Target, *, own_frame: bytes) -> None:
+        """One push-pull with a peer, and what it showed noted.  Spec: F-10, F-11.
+
+        `own_frame` stands in for our current card unless it is b"".
+        """
         address = target.grpc_address
         try:
             with trio.fail_after(self._limits.exchange_deadline_s):
-                view = await self._ask(target)
+                view = await self._ask(target, own_frame)
         except trio.TooSlowError:
             why = f"no answer within {self._limits.exchange_deadline_s:g} s"
             return self._note_failure(address, CallFailed("DEADLINE_EXCEEDED", why))
@@ -184,7 +194,7 @@ class Gossip:
         self.exchanges["ok"] += 1
         self.note_answer(address)
 
-    async def _ask(self, target: Target) -> bytes:
+    async def _ask(self, target: Target, own_frame: bytes) -> bytes:
         """The peer's view, b"" when the peer is ourselves.  Raises CallFailed."""
         address = parse(target.grpc_address)
         if address is None:
@@ -195,7 +205,7 @@ class Gossip:
         self._take_address(source)
         if self._is_probe_due(target) and await self._probe(target):
             return b""
-        view = self.view(is_near=kind_of(source) == "loopback")
+        view = self.view(is_near=kind_of(source) == "loopback", own_frame=own_frame)
         return await self._around.calls.exchange(target.grpc_address, view)
 
     def _is_probe_due(self, target: Target) -> bool:
@@ -269,19 +279,20 @@ class Gossip:
             await trio.lowlevel.checkpoint()
         self._journal.show_conflict(self._own.offer, self._own.conflict(self._around.wall()))
 
-    def view(self, *, is_near: bool) -> bytes:
-        """All that we hold, our own card first."""
+    def view(self, *, is_near: bool, own_frame: bytes = b"") -> bytes:
+        """All that we hold, our own card (or `own_frame`) first."""
         now_unix = self._around.wall()
-        return self.own_card().frame + self._registry.view(now_unix, is_near=is_near)
+        return (own_frame or self.own_card().frame) + self._registry.view(now_unix, is_near=is_near)
 
     def own_card(self) -> Card:
-        """Our card, never older than an interval even when the ticker stands still.
+        """Our card, never older than three intervals even when the ticker stands still.
 
         The last card of a node that leaves is left to lapse.
         """
         if self._last_said is not None:
             return self._last_said
-        max_age_s = self._limits.interval_s * stretch(len(self._registry) + 1, self._limits)
+        stretched = stretch(len(self._registry) + 1, self._limits)
+        max_age_s = min(3 * self._limits.interval_s * stretched, self._own.offer.ttl_s / 2)
         return self._own.current(self._around.wall(), max_age_s=max_age_s)
 
     async def answer_exchange(self, frames: Sequence[bytes], peer_host: str) -> bytes:
