@@ -64,6 +64,10 @@ class LayerKind:
         held = self._positions[: self._num_read]
         return Placement(_spans(slots), self._num_read, hidden_slots(held, rows, self._reach))
 
+    def slots_between(self, first: int, end: int) -> NDArray[np.int64]:
+        """Slots that still hold a position of first … end - 1."""
+        return np.flatnonzero((self._positions >= first) & (self._positions < end))
+
 
 class TorchKv:
     """K and V of every layer; `length` positions are written."""
@@ -79,6 +83,7 @@ class TorchKv:
         dtype: torch.dtype,
     ) -> None:
         self.plan = plan
+        self.layer_types = layer_types
         self.length = 0
         self.forgettable_from = 0  # the first position of the last pass
         self.kinds = kinds

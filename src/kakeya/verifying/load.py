@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from kakeya.compute.threads import usable_cores
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.checkpoint import read_checkpoint
+from kakeya.verifying.exactness_torch import measure_exactness
+from kakeya.verifying.matmul_torch import use_threads
 from kakeya.verifying.model_torch import TorchVerifier
 from kakeya.verifying.weights_torch import DTYPES, load_weights
 
@@ -23,7 +26,9 @@ def load_verifier(
     """The verifier of a Hugging Face layout folder.
 
     dtype: "float32" or "bfloat16", whatever the folder stores.  progress gets the share done
-    (0 … 1).  Raises Refused as checkpoint.read_checkpoint and weights_torch.load_weights do.
+    (0 … 1).  The last step measures whether blocks equal single steps to the bit (about forty
+    passes), and sets margin_bound by it.  Raises Refused as checkpoint.read_checkpoint and
+    weights_torch.load_weights do.
     """
     demand(
         dtype in DTYPES,
@@ -31,12 +36,10 @@ def load_verifier(
         f"dtype is {dtype!r}, supported are {', '.join(DTYPES)}",
     )
     checkpoint = read_checkpoint(folder, limits)
+    use_threads(limits.num_threads or usable_cores())
     weights = load_weights(checkpoint, dtype=dtype, limits=limits, progress=progress)
-    return TorchVerifier(
-        checkpoint.config,
-        weights,
-        model_id=model_id,
-        dtype=dtype,
-        limits=limits,
-        margin_bound=1e-3,
+    verifier = TorchVerifier(
+        checkpoint.config, weights, model_id=model_id, dtype=dtype, limits=limits
     )
+    verifier.margin_bound = measure_exactness(verifier).margin_bound(dtype)
+    return verifier

@@ -90,3 +90,8 @@ def prepare(weight: Tensor, bias: Tensor | None) -> Matrix:
 def can_pack() -> bool:
     """Whether this build of torch carries MKL's packed product."""
     return bool(torch._C.has_mkl) and hasattr(torch.ops.mkl, "_mkl_linear")
+
+
+def use_threads(num_threads: int) -> None:
+    """Let tensor jobs of the calling thread run on this many threads."""
+    torch.set_num_threads(num_threads)

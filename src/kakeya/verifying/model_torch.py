@@ -50,11 +50,10 @@ class TorchVerifier:
         model_id: str,
         dtype: str,
         limits: VerifyingLimits,
-        margin_bound: float,
     ) -> None:
         self.model_id = model_id
         self.dtype = dtype
-        self.margin_bound = margin_bound
+        self.margin_bound = float("inf")  # until measured: every choice is decided again
         self.config = config
         self._weights = weights
         self._limits = limits
@@ -79,6 +78,11 @@ class TorchVerifier:
     @property
     def prefill_chunk_len(self) -> int:
         return self._limits.max_prefill_chunk_len
+
+    @property
+    def max_block_len(self) -> int:
+        """Rows of one forward pass."""
+        return self._limits.max_block_len
 
     def open(self, plan: KvPlan) -> Kv:
         """An empty K/V.  Raises Refused: OUT_OF_RANGE beyond the context, RESOURCE_EXHAUSTED
