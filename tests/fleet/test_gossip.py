@@ -7,6 +7,7 @@ import math
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from kakeya.errors import Refused
 from kakeya.fleet.calls import CallFailed
@@ -97,6 +98,18 @@ async def test_a_poisoned_view_does_not_fail_the_exchange(autojump_clock):
         assert world.fleet("attic").own_card().offer.models
         counts = world.fleet("attic").rejections()
         assert (counts["future"], counts["stamp"], counts["size"], counts["ttl"]) == (2, 1, 2, 1)
+
+
+@pytest.mark.spec("F-01")
+async def test_a_bad_card_is_logged_once_and_counted_each_time(autojump_clock):
+    async with World.open(seed=9, limits=QUICK) as world:
+        await world.start("attic")
+        bad = frame("cellar", stamp=world.wall_of("attic")(), ttl_seconds=-1.0)
+        with capture_logs() as lines:
+            for _ in range(5):
+                await world.push_raw("attic", bad)
+        assert [line["reason"] for line in lines if line["log_level"] == "warning"] == ["ttl"]
+        assert world.fleet("attic").rejections()["ttl"] == 5
 
 
 @pytest.mark.spec("F-01")
@@ -271,12 +284,17 @@ async def test_a_node_that_left_announces_nothing_more(autojump_clock):
 
 
 @pytest.mark.spec("F-09")
-async def test_two_nodes_with_one_id_both_name_the_other_and_stop_bidding(caplog, autojump_clock):
+async def test_two_nodes_with_one_id_both_name_the_other_and_stop_bidding(autojump_clock):
     async with World.open(seed=19, limits=QUICK) as world:
         await world.start("attic")
         await world.start("one", node_id="twin", seeds=("attic",))
         await world.start("two", node_id="twin", seeds=("attic",))
-        await trio.sleep(30)
+        with capture_logs() as lines:
+            await trio.sleep(30)
+        alarms = [line for line in lines if line["log_level"] == "error"]
+        assert [{line["address"], line["other_address"]} for line in alarms] == [
+            {"one:50051", "two:50051"}
+        ] * 2
         for name, other in (("one", "two:50051"), ("two", "one:50051")):
             row = world.fleet(name).nodes()[0]
             assert row.conflict_address == other
@@ -361,11 +379,14 @@ async def test_a_failed_draft_call_moves_the_plan_at_once_and_gossip_brings_it_b
 
 
 @pytest.mark.spec("F-12")
-async def test_clock_skew_is_measured_from_probes_and_warned_of(caplog, autojump_clock):
+async def test_clock_skew_is_measured_from_probes_and_warned_of(autojump_clock):
     async with World.open(seed=25, limits=QUICK, latency_s=0.2) as world:
         await world.start("attic")
         await world.start("cellar", seeds=("attic",), offset_s=5.0)
-        await trio.sleep(10)
+        with capture_logs() as lines:
+            await trio.sleep(10)
+        warned = [n["node_id"] for n in lines if n["event"] == "a peer's clock is off"]
+        assert sorted(warned) == ["attic", "cellar"]  # once each: 5 s is above 12 s / 4
         skews = {r.node_id: r.clock_skew_s for r in world.fleet("attic").nodes()}
         assert skews["attic"] == 0
         assert skews["cellar"] == pytest.approx(5.0, abs=0.1)
@@ -443,6 +464,21 @@ async def test_the_first_node_of_a_fleet_learns_its_address_from_its_first_calle
         assert world.sees("attic") == {"attic": ""}
         await world.start("cellar", seeds=("10.0.0.2:50051",), address="10.0.0.3:50051")
         await world.time_until(lambda: world.is_whole("attic", "cellar"), limit_s=5)
+
+
+@pytest.mark.spec("F-14")
+async def test_an_address_that_changes_at_run_time_is_announced_within_one_interval(
+    autojump_clock,
+):
+    async with World.open(seed=29, limits=QUICK) as world:
+        await world.start("attic", address="10.0.0.2:50051")
+        await world.start(
+            "cellar", seeds=("10.0.0.2:50051",), address="10.0.0.3:50051", bind="0.0.0.0"
+        )
+        await world.time_until(lambda: world.is_whole("attic", "cellar"), limit_s=5)
+        await trio.sleep(5)
+        world.move("cellar", "10.0.0.7:50051")
+        await world.time_until(lambda: world.is_whole("attic", "cellar"), limit_s=1.5)
 
 
 @pytest.mark.spec("F-14")

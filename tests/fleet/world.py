@@ -103,7 +103,7 @@ class World:
         address = address or f"{name}:50051"
         around = Surroundings(
             calls=Links(self, name, fleet_name),
-            route=route_from(address),
+            route=self._route_of(name),
             store=store,
             wall=self.wall_of(name),
             rng=random.Random(f"{self.seed}/gossip/{name}/{self._boots}"),
@@ -127,6 +127,25 @@ class World:
         self._nursery.start_soon(self._live, member)
         await trio.lowlevel.checkpoint()
         return member
+
+    def _route_of(self, name: str) -> Route:
+        """The local end of the route to any host: our own host, but for neighbours on loopback."""
+
+        async def route(to_host: str, port: int) -> str:
+            await trio.lowlevel.checkpoint()
+            host = self.members[name].address.rpartition(":")[0]
+            if kind_of(to_host) == "loopback":
+                return to_host
+            return "10.9.9.9" if kind_of(host) == "loopback" else host
+
+        return route
+
+    def move(self, name: str, address: str) -> None:
+        """Give a node's machine another address; what is bound to a wildcard follows."""
+        member = self.members[name]
+        del self.at[member.address]
+        member.address = address
+        self.at[address] = member
 
     async def _live(self, member: Member) -> None:
         with member.scope:
@@ -225,19 +244,6 @@ class Links:
             raise CallFailed(refused.status, refused.why) from None
         await self.world.carry_back(self.caller, member)
         return answer.content
-
-
-def route_from(address: str) -> Route:
-    """The local end of the route to any host: our own host, but for neighbours on loopback."""
-    host = address.rpartition(":")[0]
-
-    async def route(to_host: str, port: int) -> str:
-        await trio.lowlevel.checkpoint()
-        if kind_of(to_host) == "loopback":
-            return to_host
-        return "10.9.9.9" if kind_of(host) == "loopback" else host
-
-    return route
 
 
 def quick(interval_s: float, ttl_s: float) -> FleetLimits:

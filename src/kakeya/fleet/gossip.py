@@ -85,7 +85,8 @@ class Gossip:
         near += [seed for seed in self._book.seeds if reach_of(seed) == "near"]
         self._book.loopback_is_near = self._book.loopback_is_near or any(near)
         address = advertised(listening, current=self._own.offer.grpc_address, source="")
-        self._own.move_to(address)
+        if self._own.move_to(address):
+            self._own.issue(self._around.wall())
 
     # --- the ticker
 
