@@ -101,10 +101,9 @@ class Drafter:
         if not drafted.ids and not drafted.wait_s:
             self.ledger.add_alone()
             return
-        one_s = self.pace.one_s
-        if self.num_drafts is not None or one_s is None:
+        if self.num_drafts is not None:
             return
-        gain = self.ledger.add_drafted(num_ids, elapsed_s, one_s)
+        gain = self.ledger.add_drafted(num_ids, elapsed_s, self.pace)
         if gain is not None:
             log.info("speculation switched off for a while: it loses", gain=round(gain, 3))
 
@@ -141,8 +140,11 @@ class Drafter:
         except Exception:
             # The top of a task of its own: a mistake of ours in it must not end the generation.
             log.exception("a probe failed", node_id=place.node_id)
+            settled = True
+            circuits.put(place, circuits.of(place).failed(self.now(), self.limits))
         finally:
-            if not settled:
+            # Nobody answers within no time: too short a job is not held against the peer.
+            if not settled and self.now() - asked_at_s >= self.limits.min_draft_wait_s:
                 circuits.put(place, circuits.of(place).unanswered(self.now(), self.limits))
 
     def _options(
@@ -179,7 +181,7 @@ class Drafter:
         chosen = first_worthwhile(choices, self.limits)
         if chosen is None or self.num_drafts is not None:
             return chosen
-        if not self.ledger.is_on:
+        if not self.ledger.is_on or self.pace.wants_one:
             return None
         if self.pace.is_stale and choices[chosen].gain < self.limits.clear_gain:
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_low
 
 from kakeya.config.decoding import DecodingLimits
 
@@ -22,7 +22,10 @@ NUM_SAMPLES = 9
 FRESH_SAMPLES = 3
 # How many blocks a prior counts for, and what is kept of the past with each new block.
 PRIOR_BLOCKS = 4.0
-PRIOR_RATIOS = 2
+PRIOR_RATIOS = 1
+# Plain blocks in a row after which the oldest measured ratio of each length is dropped, so that
+# one bad measurement is not held against drafting for ever.
+FORGET_RATIO_BLOCKS = 64
 KEEP_PER_BLOCK = 0.95
 KEEP_PER_SKIP = 0.98
 # Chance that a copied draft holds, by the length of the suffix that matched; measured order of
@@ -39,21 +42,23 @@ class Pace:
     _ratios: dict[int, deque[float]] = field(default_factory=dict)
     _blocks_since_one: int = 0
     _ones_in_a_row: int = 0
+    _num_wanted: int = 0
 
     def add(self, block_len: int, elapsed_s: float) -> None:
         """One verify step of `block_len` rows took `elapsed_s` (s), waiting included."""
         if block_len == 1:
             self._ones_s.append(elapsed_s)
             self._blocks_since_one = 0
+            self._num_wanted = max(0, self._num_wanted - 1)
             self._ones_in_a_row += 1
-            if self._ones_in_a_row % (2 * self.limits.stale_blocks) == 0:
+            if self._ones_in_a_row % FORGET_RATIO_BLOCKS == 0:
                 self._forget_one_ratio()
             return
         self._ones_in_a_row = 0
         self._blocks_since_one += 1
         if self._ones_s and not self.is_stale:
             # Only steps close to one another compare: the load of the host changes.
-            base_s = median(list(self._ones_s)[-FRESH_SAMPLES:])
+            base_s = self.recent_one_s or 0.0
             kept = self._ratios.setdefault(block_len, deque(maxlen=NUM_SAMPLES))
             kept.append(elapsed_s / max(base_s, 1e-9))
 
@@ -61,6 +66,19 @@ class Pace:
     def one_s(self) -> float | None:
         """The time of a one-token step, or None while there was none."""
         return median(self._ones_s) if self._ones_s else None
+
+    @property
+    def recent_one_s(self) -> float | None:
+        """The same from the last few steps only: noisier, but of the present load."""
+        return median(list(self._ones_s)[-FRESH_SAMPLES:]) if self._ones_s else None
+
+    def measure_again(self) -> None:
+        """Ask for as many one-token steps as a fresh median needs."""
+        self._num_wanted = FRESH_SAMPLES - 1
+
+    @property
+    def wants_one(self) -> bool:
+        return self._num_wanted > 0
 
     @property
     def is_stale(self) -> bool:
@@ -75,7 +93,7 @@ class Pace:
         nearest = measured[0]
         near_prior = self._prior(nearest)
         seen = [*self._ratios[nearest], *([near_prior] * PRIOR_RATIOS)]
-        return max(0.5, prior * median(seen) / near_prior)
+        return max(0.5, prior * median_low(seen) / near_prior)
 
     def _prior(self, block_len: int) -> float:
         return 1 + self.limits.prior_row_ratio * (block_len - 1)
@@ -175,7 +193,8 @@ class Ledger:
 
     limits: DecodingLimits
     _ids: deque[int] = field(default_factory=deque)
-    _steps: deque[float] = field(default_factory=deque)
+    _elapsed_s: deque[float] = field(default_factory=deque)
+    _is_doubted: bool = False
     _off_blocks: int = 0
     _next_off_blocks: int = 0
 
@@ -183,27 +202,38 @@ class Ledger:
     def is_on(self) -> bool:
         return self._off_blocks == 0
 
-    def add_drafted(self, num_ids: int, elapsed_s: float, one_s: float) -> float | None:
+    def add_drafted(self, num_ids: int, elapsed_s: float, pace: Pace) -> float | None:
         """Count a block in which a draft was waited for.
 
-        Returns the realised gain when it says that speculation loses, which switches it off;
-        else None.
+        When the last blocks say that speculation loses, plain steps are measured again first: it
+        may be the host that became slower.  If it still loses, it is switched off and the realised
+        gain is returned; else None.
         """
+        one_s = pace.recent_one_s
         self._ids.append(num_ids)
-        self._steps.append(elapsed_s / max(one_s, 1e-9))
-        if len(self._ids) < self.limits.window_blocks:
+        self._elapsed_s.append(elapsed_s)
+        if one_s is None or len(self._ids) < self.limits.window_blocks:
             return None
-        gain = sum(self._ids) / sum(self._steps)
+        gain = sum(self._ids) * one_s / max(sum(self._elapsed_s), 1e-9)
         self._ids.popleft()
-        self._steps.popleft()
+        self._elapsed_s.popleft()
         if gain >= self.limits.min_realised_gain:
+            self._is_doubted = False
             self._next_off_blocks = 0
             return None
+        if not self._is_doubted:
+            self._is_doubted = True
+            pace.measure_again()
+            return None
+        self._switch_off()
+        return gain
+
+    def _switch_off(self) -> None:
         doubled = max(self.limits.off_blocks, 2 * self._next_off_blocks)
         self._off_blocks = self._next_off_blocks = min(doubled, self.limits.max_off_blocks)
+        self._is_doubted = False
         self._ids.clear()
-        self._steps.clear()
-        return gain
+        self._elapsed_s.clear()
 
     def add_alone(self) -> None:
         """Count a block without drafts; after enough of them speculation is tried again."""
