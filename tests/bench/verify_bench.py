@@ -39,7 +39,7 @@ def main() -> int:
     if args.worker:
         return _work(args)
     found = _compare(args)
-    print(json.dumps(found) if args.json else _table(found))
+    sys.stdout.write((json.dumps(found) if args.json else _table(found)) + "\n")
     return 0
 
 
@@ -106,7 +106,8 @@ def _work(args: argparse.Namespace) -> int:
             started = time.perf_counter()
             run()
             times.append((time.perf_counter() - started) * 1e3)
-        print(statistics.median(times), flush=True)
+        sys.stdout.write(f"{statistics.median(times)}\n")
+        sys.stdout.flush()
     return 0
 
 
