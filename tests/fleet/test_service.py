@@ -119,3 +119,16 @@ async def test_the_route_to_a_neighbour_starts_at_loopback():
         assert await udp_route("127.0.0.1", 50051) == "127.0.0.1"
         assert await udp_route("localhost", 50051) in ("127.0.0.1", "::1")
         assert await udp_route("no such host", 50051) == ""
+
+
+async def test_both_calls_of_the_contract_are_served_with_views(autojump_clock):
+    async with World.open(seed=3) as world:
+        await world.start("attic")
+        service = world.fleet("attic").servicer().service
+        assert service.name == "kakeya.v1.CapabilityService"
+        assert sorted(service.methods) == ["ExchangeCapabilities", "GetNodeCapability"]
+        exchange = service.methods["ExchangeCapabilities"]
+        assert exchange.signature.request_type is View
+        answer = await exchange.method_fn(View(b""), request=call(peer="attic:1"))
+        seen = pb.ExchangeCapabilitiesResponse.FromString(answer.SerializeToString())
+        assert [node.node_id for node in seen.known_nodes] == ["attic"]
