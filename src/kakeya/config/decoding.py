@@ -28,7 +28,7 @@ class DecodingLimits:
     places_every_s: float = 1.0
     # Speculation has to promise this much over plain decoding before it is used at all, because
     # the promise rests on noisy times.
-    min_gain: float = 1.03
+    min_gain: float = 1.05
     # A proposer earlier in the order is kept while it promises this share of a later one's rate.
     prefer_earlier_ratio: float = 0.8
     # What a row more costs, in one-token steps, while nothing is measured: 4 rows 1.18, 8 rows

@@ -28,9 +28,10 @@ PRIOR_RATIOS = 1
 FORGET_RATIO_BLOCKS = 64
 KEEP_PER_BLOCK = 0.95
 KEEP_PER_SKIP = 0.98
-# Chance that a copied draft holds, by the length of the suffix that matched; measured order of
-# magnitude on chat and edit prompts.  None: a drafter that does not say.
-PRIOR_RATES = {0: 0.05, 1: 0.2, 2: 0.4, 3: 0.55, 4: 0.7, None: 0.4}
+# Chance that a copied draft holds, by the length of the suffix that matched: on the careful side
+# of what chat and edit prompts showed, so that a chat pays for few trials.  A match of one token
+# alone is not worth a row.  None: a drafter that does not say.
+PRIOR_RATES = {0: 0.05, 1: 0.1, 2: 0.3, 3: 0.45, 4: 0.65, None: 0.4}
 
 
 @dataclass(slots=True)
