@@ -1,0 +1,401 @@
+"""One HTTP/2 connection carrying gRPC calls, over any Trio stream, for either side.
+
+One reader, one writer, one task that looks after the limits.  Everything a peer sends is caught
+here; what comes in is judged in inbound.py.  The serving side gets its calls through `accept`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import trio
+
+from kakeya.config.rpc import RpcLimits
+from kakeya.rpc import frames, life
+from kakeya.rpc.flow import Budget
+from kakeya.rpc.frames import ConnectionFault
+from kakeya.rpc.headers import NO_TABLE, RESPONSE_HEAD, Request, status_trailers
+from kakeya.rpc.inbound import Inbound
+from kakeya.rpc.pump import Pump
+from kakeya.rpc.status import RpcFailedError, failure
+from kakeya.rpc.stream import Message, Stream
+from kakeya.rpc.watch import look_after
+
+log = structlog.get_logger(__name__)
+
+Accept = Callable[["Connection", Stream, Request], None]
+_PREFIX = struct.Struct(">BI")
+# A message up to this size leaves in one piece with its headers: one system call a call.
+_ONE_WRITE_BYTES = 16_384
+# Give other tasks a turn after this much was sent without waiting.
+_TURN_BYTES = 1 << 20
+# Streams that ended lately and may still get late frames.
+_MAX_REMEMBERED = 1024
+
+
+class Connection:
+    """A connection and its calls; `accept` is None on the calling side.
+
+    `streams` are the open ones by id; `closed` is why no call can be made any more.
+    """
+
+    def __init__(
+        self,
+        transport: trio.abc.Stream,
+        *,
+        limits: RpcLimits,
+        node_budget: Budget,
+        scratch: bytearray,
+        accept: Accept | None = None,
+        max_streams: int | None = None,
+    ) -> None:
+        self.limits = limits
+        self.accept = accept
+        self.is_client = accept is None
+        self.streams: dict[int, Stream] = {}
+        self.ended: dict[int, str] = {}
+        self.closed: RpcFailedError | None = None
+        self.budget = Budget(limits.connection_budget_bytes, node_budget)
+        # What the peer allows us.
+        self.window = frames.DEFAULT_WINDOW
+        self.peer_initial_window = frames.DEFAULT_WINDOW
+        self.peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self.peer_max_streams = 100
+        self.next_stream_id = 1
+        self.last_peer_stream_id = 0
+        # The last GOAWAY said so: no new calls on this connection.
+        self.is_going = False
+        self.last_served_id = frames.MAX_STREAM_ID
+        self.num_handlers = 0
+        self.started_at = trio.current_time()
+        self.heard_at = self.started_at
+        self.idle_since = self.started_at
+        self.ping_sent_at = math.inf
+        self.pump = Pump(transport, limits=limits, scratch=scratch, lost=self._lost)
+        self.inbound = Inbound(self)
+        self._transport = transport
+        self._table_notice = NO_TABLE
+        self._slot_freed: trio.Event | None = None
+        self._num_waiting = 0
+        self._nursery: trio.Nursery | None = None
+        self._over = trio.Event()
+
+    # ---- life
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the connection until it ends; closes the transport."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self.greet()
+                nursery.start_soon(self.pump.write_all)
+                nursery.start_soon(look_after, self)
+                task_status.started()
+                nursery.start_soon(self._read)
+                await self._over.wait()
+                with trio.move_on_after(self.limits.farewell_s):
+                    await self.pump.flush()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close(failure("UNAVAILABLE", "the connection was closed on this side"))
+            self.pump.close()
+            await trio.aclose_forcefully(self._transport)
+
+    async def _read(self) -> None:
+        try:
+            await self.pump.read_all(self.inbound)
+            self.close(failure("UNAVAILABLE", "the peer closed the connection"))
+        except ConnectionFault as fault:
+            self.abort(fault)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._lost()
+        except Exception:
+            # Ours, not the peer's: it ends this connection, never the node.
+            log.exception("a connection failed on our own mistake")
+            self.abort(ConnectionFault(frames.INTERNAL_ERROR, "an internal error"))
+
+    def greet(self) -> None:
+        values = {
+            frames.HEADER_TABLE_SIZE: 0,
+            frames.MAX_CONCURRENT_STREAMS: self.limits.max_streams,
+            frames.INITIAL_WINDOW_SIZE: self.limits.stream_window_bytes,
+            frames.MAX_FRAME_SIZE: self.limits.max_frame_bytes,
+            frames.MAX_HEADER_LIST_SIZE: self.limits.max_header_bytes,
+        }
+        if self.is_client:
+            values[frames.ENABLE_PUSH] = 0
+        extra = self.limits.connection_window_bytes - frames.DEFAULT_WINDOW
+        self.pump.write(
+            (frames.PREFACE if self.is_client else b"")
+            + frames.settings(values)
+            + (frames.window_update(0, extra) if extra > 0 else b"")
+        )
+
+    def _lost(self) -> None:
+        self.close(failure("UNAVAILABLE", "the connection to the peer was lost"))
+
+    def abort(self, fault: ConnectionFault) -> None:
+        """Tell the peer what it did and end the connection."""
+        if self.closed is None:
+            log.info("a connection ends on a fault", why=fault.why)
+            self.pump.write(frames.goaway(self.last_peer_stream_id, fault.code))
+            self.close(failure("UNAVAILABLE", f"the connection failed: {fault.why}"))
+
+    def close(self, why: RpcFailedError) -> None:
+        """End every call with `why`; run() says goodbye and returns."""
+        if self.closed is None:
+            self.closed = why
+        for stream in list(self.streams.values()):
+            stream.failure = stream.failure or why
+            stream.state = life.RESET_LOCAL
+            self.release(stream)
+            if stream.scope is not None:
+                stream.scope.cancel()
+            stream.wake()
+        self.streams.clear()
+        self.wake_slots()
+        self._over.set()
+
+    def go_away(self) -> None:
+        """Ask the peer to make no new calls here; those under way go on."""
+        if not self.is_going and self.closed is None:
+            self.is_going = True
+            self.pump.write(frames.goaway(frames.MAX_STREAM_ID, frames.NO_ERROR))
+            self.pump.write(frames.ping(b"draining"))
+        self.close_when_done()
+
+    def stop_admitting(self) -> None:
+        """The peer has read our first GOAWAY: name the last call that will be served."""
+        self.last_served_id = self.last_peer_stream_id
+        self.pump.write(frames.goaway(self.last_served_id, frames.NO_ERROR))
+        self.close_when_done()
+
+    def close_when_done(self) -> None:
+        calls_may_come = not self.is_client and self.last_served_id == frames.MAX_STREAM_ID
+        if self.is_going and not self.streams and not calls_may_come and self.closed is None:
+            self.close(failure("UNAVAILABLE", "the connection is going away"))
+
+    def spawn(self, task: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a call's handler within the life of the connection."""
+        assert self._nursery is not None
+        self._nursery.start_soon(task, *args)
+
+    # ---- streams
+
+    def advance(self, stream: Stream, event: str) -> None:
+        """Move a stream along the table.  Raises StreamFault or ConnectionFault."""
+        outcome = life.step(stream.state, event)
+        if outcome is not life.IGNORE:
+            stream.state = outcome
+            if outcome in life.ENDED:
+                self._forget(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        if self.streams.pop(stream.stream_id, None) is None:
+            return
+        self.ended[stream.stream_id] = stream.state
+        if len(self.ended) > _MAX_REMEMBERED:
+            del self.ended[next(iter(self.ended))]
+        self.wake_slots()
+        if not self.streams:
+            self.idle_since = trio.current_time()
+            if self.is_going:
+                self.close_when_done()
+
+    def wake_slots(self) -> None:
+        if self._slot_freed is not None:
+            self._slot_freed.set()
+            self._slot_freed = None
+
+    def release(self, stream: Stream) -> None:
+        """Give back what the stream's messages hold of the budget, and drop them."""
+        stream.drop()
+        if stream.held_bytes:
+            self.budget.give(stream.held_bytes)
+            stream.held_bytes = 0
+
+    async def open_stream(self, *, max_message_bytes: int) -> Stream:
+        """A stream for a new call, as soon as the peer allows one more.  Raises RpcFailedError."""
+        limit = self.limits.max_waiting_calls
+        if self._num_waiting >= limit:
+            text = f"{self._num_waiting} calls wait for this peer, the limit is {limit}"
+            raise failure("RESOURCE_EXHAUSTED", text)
+        self._num_waiting += 1
+        try:
+            while self.closed is None and len(self.streams) >= self.peer_max_streams:
+                if self._slot_freed is None:
+                    self._slot_freed = trio.Event()
+                await self._slot_freed.wait()
+        finally:
+            self._num_waiting -= 1
+        if self.closed is not None:
+            raise self.closed
+        if self.is_going:
+            raise failure("UNAVAILABLE", "the peer is going away")
+        stream = Stream(
+            self.next_stream_id,
+            state=life.step(life.IDLE, life.SEND_HEADERS),
+            window=self.peer_initial_window,
+            recv_window=self.limits.stream_window_bytes,
+            max_message_bytes=max_message_bytes,
+            one_message=False,
+            now=trio.current_time(),
+        )
+        self.streams[stream.stream_id] = stream
+        self.next_stream_id += 2
+        if self.next_stream_id >= frames.MAX_STREAM_ID:
+            self.is_going = True
+        return stream
+
+    def headers_frame(self, stream: Stream, block: bytes, *, ends: bool) -> bytes:
+        """A HEADERS frame (with CONTINUATION where it is long); the caller advances the stream."""
+        block, self._table_notice = self._table_notice + block, b""
+        flags = frames.END_STREAM if ends else 0
+        size = self.peer_frame_bytes
+        if len(block) <= size:
+            flags |= frames.END_HEADERS
+            return frames.head(len(block), frames.HEADERS, flags, stream.stream_id) + block
+        pieces = [block[at : at + size] for at in range(0, len(block), size)]
+        out = [frames.head(size, frames.HEADERS, flags, stream.stream_id), pieces[0]]
+        for piece in pieces[1:]:
+            last = frames.END_HEADERS if piece is pieces[-1] else 0
+            out += [frames.head(len(piece), frames.CONTINUATION, last, stream.stream_id), piece]
+        return b"".join(out)
+
+    def reset(self, stream: Stream, code: int, *, keeps_messages: bool = False) -> None:
+        """End a stream at once; late frames of the peer are ignored."""
+        if stream.is_over:
+            return
+        self.pump.write(frames.reset(stream.stream_id, code))
+        self.advance(stream, life.SEND_RST)
+        if not keeps_messages:
+            self.release(stream)
+        stream.wake()
+
+    # ---- what calls send
+
+    async def send_message(
+        self, stream: Stream, payload: bytes, *, before: bytes = b"", ends: bool, after: bytes = b""
+    ) -> None:
+        """Send one gRPC message in DATA frames, with ready frames before and after it.
+
+        Waits for the peer's window and for room in the queue.  Raises the stream's failure.
+        """
+        size = len(payload)
+        whole = size + _PREFIX.size
+        if whole <= _ONE_WRITE_BYTES and whole <= stream.window and whole <= self.window:
+            stream.window -= whole
+            self.window -= whole
+            flags = frames.END_STREAM if ends else 0
+            data = frames.head(whole, frames.DATA, flags, stream.stream_id)
+            self.pump.write(b"".join((before, data, _PREFIX.pack(0, size), payload, after)))
+        else:
+            await self._send_frames(stream, payload, before=before, ends=ends, after=after)
+        if ends:
+            self.advance(stream, life.SEND_END)
+        if self.pump.backlog_bytes > self.limits.high_water_bytes:
+            await self.pump.room()
+
+    async def _send_frames(
+        self, stream: Stream, payload: bytes, *, before: bytes, ends: bool, after: bytes
+    ) -> None:
+        view, size = memoryview(payload), len(payload)
+        prefix = _PREFIX.pack(0, size)
+        at, turn = -len(prefix), _TURN_BYTES
+        largest = min(self.limits.send_frame_bytes, self.peer_frame_bytes)
+        while at < size:
+            room = min(stream.window, self.window, largest)
+            if room <= 0:
+                self.pump.write(before)
+                before = b""
+                await self._wait_for_window(stream)
+                continue
+            stop = min(size, at + room)
+            stream.window -= stop - at
+            self.window -= stop - at
+            turn -= stop - at
+            is_last = stop == size
+            flags = frames.END_STREAM if ends and is_last else 0
+            head = before + frames.head(stop - at, frames.DATA, flags, stream.stream_id)
+            if at < 0:
+                head += prefix[len(prefix) + at : len(prefix) + min(stop, 0)]
+            rest = [after] if is_last and after else []
+            self.pump.write(head, view[max(at, 0) : max(stop, 0)], *rest)
+            before, at = b"", stop
+            if is_last:
+                return
+            if self.pump.backlog_bytes > self.limits.high_water_bytes:
+                await self.pump.room()
+                turn = _TURN_BYTES
+            elif turn <= 0:
+                await trio.lowlevel.checkpoint()
+                turn = _TURN_BYTES
+            self._demand_sendable(stream)
+
+    async def _wait_for_window(self, stream: Stream) -> None:
+        stream.blocked_since = trio.current_time()
+        try:
+            while min(stream.window, self.window) <= 0:
+                self._demand_sendable(stream)
+                stream.writable = trio.Event()
+                await stream.writable.wait()
+            self._demand_sendable(stream)
+        finally:
+            stream.blocked_since = math.inf
+            stream.writable = None
+
+    def _demand_sendable(self, stream: Stream) -> None:
+        """Raise unless DATA may still be sent."""
+        if stream.state not in life.WE_SEND:
+            raise stream.failure or failure("CANCELLED", "the call is over")
+
+    def answer(self, stream: Stream, code: int, text: str) -> None:
+        """End a call on the serving side with a status; nothing happens when it is over already."""
+        if stream.is_over or self.closed is not None:
+            return
+        block = status_trailers(code, text)
+        if not stream.sent_head:
+            block = RESPONSE_HEAD + block
+        self.answer_block(stream, block)
+
+    def answer_block(self, stream: Stream, block: bytes) -> None:
+        """Send a last header block; a peer that still sends is told to stop."""
+        self.pump.write(self.headers_frame(stream, block, ends=True))
+        stream.sent_head = True
+        self.advance(stream, life.SEND_END)
+        if not stream.is_over:
+            self.reset(stream, frames.NO_ERROR)
+
+    def end_well(self, stream: Stream) -> None:
+        """The trailers went out with the last message."""
+        if stream.is_over:
+            return
+        self.advance(stream, life.SEND_END)
+        if not stream.is_over:
+            self.reset(stream, frames.NO_ERROR)
+
+    def take(self, stream: Stream) -> Message | None:
+        """The next whole message, or None; opens the peer's window for the one after it.
+
+        What a message holds of the budget is given back, unless the call can have only one: then
+        it is held until release().
+        """
+        if not stream.inbox:
+            return None
+        message = stream.inbox.popleft()
+        if not stream.one_message:
+            self.budget.give(len(message))
+            stream.held_bytes -= len(message)
+            self._reopen(stream)
+        return message
+
+    def _reopen(self, stream: Stream) -> None:
+        base = self.limits.stream_window_bytes
+        missing = base - stream.recv_window
+        if missing >= base // 2 and not stream.peer_ended and not stream.is_mid_message:
+            stream.recv_window += missing
+            self.pump.write(frames.window_update(stream.stream_id, missing))
