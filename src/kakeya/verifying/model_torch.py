@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.attention_torch import Queries, attend, queries_for
-from kakeya.verifying.checkpoint import ModelConfig
 from kakeya.verifying.kv_torch import LayerKind, Placement, TorchKv, layer_kinds, write
+from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.rows import choose
 from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
 from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Norm, Weights

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused, demand
-from kakeya.verifying.checkpoint import Checkpoint, ModelConfig, weight_shapes
+from kakeya.verifying.checkpoint import Checkpoint
 from kakeya.verifying.matmul_torch import Matrix, prepare
+from kakeya.verifying.model_config import ModelConfig, weight_shapes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
