@@ -146,6 +146,11 @@ class Server:
             listener.socket.close()
         await self._is_over.wait()
 
+    async def close(self) -> None:
+        """Close listeners that are not being served."""
+        for listener in self._listeners:
+            await listener.aclose()
+
     async def _connection(self, endpoint: Endpoint, tcp: trio.SocketStream) -> None:
         """The contained task of one accepted connection."""
         try:
