@@ -45,13 +45,15 @@ async def our_client(port: int, *, metadata=(), tls=None, host="127.0.0.1"):
             dialer=TcpDialer(LIMITS, tls), limits=LIMITS, rng=random.Random(3), metadata=metadata
         )
         await nursery.start(channels.serve)
-        yield NodeServiceStub(channels.to(f"{host}:{port}"))
+        stub = NodeServiceStub(channels.to(f"{host}:{port}"))
+        stub.channel = channels.to(f"{host}:{port}")
+        yield stub
         nursery.cancel_scope.cancel()
 
 
 async def until(holds, within_s=2.0):
     with trio.fail_after(within_s):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 - the other side is a thread
             await trio.sleep(0.005)
 
 

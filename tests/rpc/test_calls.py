@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from contextlib import aclosing
 from dataclasses import replace
 
+import purerpc
 import pytest
 import trio
 
@@ -221,3 +223,25 @@ async def test_a_method_that_nobody_serves_is_unimplemented(autojump_clock):
         request = distributed_pb2.DESCRIPTOR.services_by_name["CapabilityService"]
         message = getattr(distributed_pb2, request.methods_by_name[method].input_type.name)()
         assert (await fails(getattr(stub, method)(message)))[0] == "UNIMPLEMENTED"
+
+
+async def test_stubs_made_by_stock_purerpc_work_and_end_what_they_drop(autojump_clock):
+    async with linked() as pair:
+        stock = purerpc.Client("kakeya.node.v1.NodeService", pair.channel)
+        methods = pair.node.service.methods
+        one = stock.get_method_stub("GetFleet", methods["GetFleet"].signature)
+        assert (await one(ask())).fleet_name == "hello"
+        assert await fails(one(ask("refuse ABORTED why"))) == ("ABORTED", "why")
+        many = stock.get_method_stub("Generate", methods["Generate"].signature)
+        signature = methods["Generate"].signature
+        assert signature.response_type is node_pb2.GenerateEvent
+        request = node_pb2.GenerateRequest(max_tokens=100, temperature=1.0)
+        with warnings.catch_warnings():
+            # Trio warns of the iterator that purerpc leaves to the garbage collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            async with aclosing(many(request)) as events:
+                async for _ in events:
+                    break
+            gc.collect()
+            await trio.sleep(0.5)
+        assert (pair.node.running, pair.node.cancelled) == (0, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
+import purerpc
 from google.protobuf.message import DecodeError
 from purerpc.grpclib.events import ResponseEnded
 from purerpc.grpclib.status import Status, StatusCode
@@ -33,14 +34,13 @@ class Client:
 
     def get_method_stub(self, name: str, signature: RPCSignature) -> Any:
         """A callable of the form that purerpc's stub of this cardinality has."""
-        form: dict[Any, type] = {
-            Cardinality.UNARY_UNARY: UnaryMethod,
-            Cardinality.UNARY_STREAM: StreamingMethod,
-        }
-        cardinality = signature.cardinality
-        assert cardinality in form, "our services stream answers only"
         path = f"/{self._service}/{name}"
-        return form[cardinality](self._channel, path, signature.response_type)
+        if signature.cardinality is Cardinality.UNARY_UNARY:
+            return UnaryMethod(self._channel, path, signature.response_type)
+        if signature.cardinality is Cardinality.UNARY_STREAM:
+            return StreamingMethod(self._channel, path, signature.response_type)
+        # Callers that stream are rare here (reflection): purerpc's own stubs will do.
+        return purerpc.Client(self._service, self._channel).get_method_stub(name, signature)
 
 
 class UnaryMethod:

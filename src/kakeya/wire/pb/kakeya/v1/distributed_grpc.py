@@ -37,10 +37,7 @@ class CapabilityServiceServicer(purerpc.Servicer):
 
 class CapabilityServiceStub:
     def __init__(self, channel):
-        self._client = purerpc.Client(
-            "kakeya.v1.CapabilityService",
-            channel
-        )
+        self._client = channel.client("kakeya.v1.CapabilityService")
         self.ExchangeCapabilities = self._client.get_method_stub(
             "ExchangeCapabilities",
             purerpc.RPCSignature(
@@ -82,10 +79,7 @@ class ProposerServiceServicer(purerpc.Servicer):
 
 class ProposerServiceStub:
     def __init__(self, channel):
-        self._client = purerpc.Client(
-            "kakeya.v1.ProposerService",
-            channel
-        )
+        self._client = channel.client("kakeya.v1.ProposerService")
         self.ProposeBlock = self._client.get_method_stub(
             "ProposeBlock",
             purerpc.RPCSignature(
@@ -167,10 +161,7 @@ class DFlashProposerServiceServicer(purerpc.Servicer):
 
 class DFlashProposerServiceStub:
     def __init__(self, channel):
-        self._client = purerpc.Client(
-            "kakeya.v1.DFlashProposerService",
-            channel
-        )
+        self._client = channel.client("kakeya.v1.DFlashProposerService")
         self.Restore = self._client.get_method_stub(
             "Restore",
             purerpc.RPCSignature(

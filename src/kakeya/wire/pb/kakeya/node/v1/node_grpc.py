@@ -37,10 +37,7 @@ class NodeServiceServicer(purerpc.Servicer):
 
 class NodeServiceStub:
     def __init__(self, channel):
-        self._client = purerpc.Client(
-            "kakeya.node.v1.NodeService",
-            channel
-        )
+        self._client = channel.client("kakeya.node.v1.NodeService")
         self.GetFleet = self._client.get_method_stub(
             "GetFleet",
             purerpc.RPCSignature(

@@ -1,0 +1,19 @@
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import purerpc
+
+import kakeya.wire.pb.grpc.health.v1.health_pb2 as pb
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+class HealthServicer(purerpc.Servicer):
+    async def Check(self, input_message: pb.HealthCheckRequest) -> pb.HealthCheckResponse: ...
+    def Watch(self, input_message: pb.HealthCheckRequest) -> AsyncIterator[pb.HealthCheckResponse]: ...
+    @property
+    def service(self) -> purerpc.Service: ...
+
+class HealthStub:
+    def __init__(self, channel: Any) -> None: ...
+    async def Check(self, message: pb.HealthCheckRequest, *, metadata: Metadata | None = None) -> pb.HealthCheckResponse: ...
+    def Watch(self, message: pb.HealthCheckRequest, *, metadata: Metadata | None = None) -> AsyncIterator[pb.HealthCheckResponse]: ...
