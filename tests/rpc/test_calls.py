@@ -63,18 +63,21 @@ async def test_a_streaming_call_ends_with_the_handlers_refusal(autojump_clock):
         assert await fails(anext(events)) == ("ABORTED", "as asked")
 
 
+@pytest.mark.spec("R-07")
 async def test_a_refusal_keeps_its_status_and_its_text_in_any_script(autojump_clock):
     async with linked() as pair:
         told = await fails(pair.stub.GetFleet(ask("refuse NOT_FOUND 100 % no dď한\n")))
         assert told == ("NOT_FOUND", "100 % no dď한\n")
 
 
+@pytest.mark.spec("R-07")
 async def test_a_handlers_own_error_is_told_with_a_fixed_text(autojump_clock):
     async with linked() as pair:
         assert await fails(pair.stub.GetFleet(ask("fail"))) == ("INTERNAL", "internal error")
         assert (await pair.stub.GetFleet(ask())).fleet_name == "hello"
 
 
+@pytest.mark.spec("R-05", "R-06")
 async def test_the_callers_deadline_reaches_the_handler_and_stops_it(autojump_clock):
     async with linked(delay_s=0.01) as pair:
         with pytest.raises(trio.TooSlowError), trio.fail_after(1.0):
@@ -85,6 +88,7 @@ async def test_the_callers_deadline_reaches_the_handler_and_stops_it(autojump_cl
         assert pair.endpoint.num_calls == 0
 
 
+@pytest.mark.spec("R-05")
 async def test_a_deadline_fires_on_the_serving_side_alone(autojump_clock):
     """The caller lives on, so what it gets is the server's own answer."""
     async with linked() as pair:
@@ -100,6 +104,7 @@ async def test_a_deadline_fires_on_the_serving_side_alone(autojump_clock):
         assert call is not None
 
 
+@pytest.mark.spec("R-06")
 async def test_cancelling_a_call_cancels_its_handler(autojump_clock):
     async with linked(delay_s=0.05) as pair:
         with trio.CancelScope() as scope:
@@ -112,6 +117,7 @@ async def test_cancelling_a_call_cancels_its_handler(autojump_clock):
         assert (pair.node.running, pair.node.cancelled) == (0, 1)
 
 
+@pytest.mark.spec("R-06")
 async def test_closing_the_iterator_cancels_the_handler(autojump_clock):
     async with linked() as pair:
         request = node_pb2.GenerateRequest(max_tokens=1000, temperature=1.0)
@@ -124,6 +130,7 @@ async def test_closing_the_iterator_cancels_the_handler(autojump_clock):
         assert pair.endpoint.num_calls == 0
 
 
+@pytest.mark.spec("R-04")
 async def test_a_lost_connection_fails_open_calls_at_once_and_heals(autojump_clock):
     async with linked() as pair:
 
@@ -141,6 +148,7 @@ async def test_a_lost_connection_fails_open_calls_at_once_and_heals(autojump_clo
         assert (await pair.stub.GetFleet(ask())).fleet_name == "hello"
 
 
+@pytest.mark.spec("R-13")
 async def test_an_unknown_peer_is_unavailable_and_left_alone_for_a_while(autojump_clock):
     async with linked() as pair:
         stub_of_nobody = type(pair.stub)(pair.channels.to("nobody:1"))
@@ -152,6 +160,7 @@ async def test_an_unknown_peer_is_unavailable_and_left_alone_for_a_while(autojum
         assert (await stub_of_nobody.GetFleet(ask())).fleet_name == "hello"
 
 
+@pytest.mark.spec("R-03")
 async def test_a_message_over_the_limit_fails_alone(autojump_clock):
     limits = replace(LIMITS, max_message_bytes=100_000)
     async with linked(max_message_bytes={"kakeya.node.v1.NodeService": 1000}) as pair:
@@ -186,6 +195,7 @@ async def test_messages_of_any_size_arrive_whole_both_ways(autojump_clock, size)
         assert pair.channels.budget.held_bytes == 0
 
 
+@pytest.mark.spec("R-15")
 async def test_a_drain_lets_calls_finish_and_sends_new_ones_elsewhere(autojump_clock):
     async with linked(delay_s=0.01) as pair:
         answers = []
@@ -203,6 +213,7 @@ async def test_a_drain_lets_calls_finish_and_sends_new_ones_elsewhere(autojump_c
         assert (await fails(pair.stub.GetFleet(ask())))[0] == "UNAVAILABLE"
 
 
+@pytest.mark.spec("R-09")
 async def test_calls_wait_for_a_stream_when_the_peer_allows_few(autojump_clock):
     limits = replace(LIMITS, max_streams=4)
     async with linked(limits) as pair:

@@ -118,6 +118,12 @@ class Stream:
         """Size of the message now arriving; 0 between messages."""
         return self._need
 
+    def window_wanted(self, base_bytes: int) -> int:
+        """How much the peer should be free to send, given what was consumed (bytes)."""
+        if self.inbox:
+            return max(0, base_bytes - (self.held_bytes - self._need))
+        return max(base_bytes, self._need - self._filled)
+
     def wake(self) -> None:
         """Whoever waits for something to arrive, or for room to send, looks again."""
         if self.arrived is not None:
@@ -168,7 +174,9 @@ class Stream:
                 view = view[need:]
                 continue
             self._begin(need, now)
-            extra += max(0, need - self.recv_window - extra)
+            if not self.inbox:
+                # Else the grant waits until the messages before it were taken.
+                extra += max(0, need - self.recv_window - extra)
         return extra
 
     def _admit(self, flag: int, need: int, budget: Budget) -> None:

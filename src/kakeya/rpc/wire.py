@@ -394,8 +394,11 @@ class Connection:
         return message
 
     def _reopen(self, stream: Stream) -> None:
+        if stream.peer_ended:
+            return
         base = self.limits.stream_window_bytes
-        missing = base - stream.recv_window
-        if missing >= base // 2 and not stream.peer_ended and not stream.is_mid_message:
+        missing = stream.window_wanted(base) - stream.recv_window
+        # Half a window at a time, but never leave a message waiting for less.
+        if missing >= base // 2 or (missing > 0 and stream.is_mid_message and not stream.inbox):
             stream.recv_window += missing
             self.pump.write(frames.window_update(stream.stream_id, missing))
