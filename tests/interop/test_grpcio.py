@@ -224,6 +224,7 @@ async def test_a_server_that_stops_makes_calls_unavailable_at_once():
             assert failures in ([], ["UNAVAILABLE"], ["CANCELLED"])
 
 
+@pytest.mark.spec("R-14")
 async def test_a_taken_port_is_refused_by_name():
     first = await open_server("127.0.0.1", 0, limits=LIMITS)
     async with serving([Node().service]) as server:

@@ -8,10 +8,12 @@ calls go on; afterwards no task, stream or byte is left.
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 from dataclasses import replace
 
+import structlog
 import trio
 import trio.testing
 
@@ -178,6 +180,7 @@ def main() -> int:
     parser.add_argument("--per-storm", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     failed, done, seed = 0, 0, wanted.seed
     while done < wanted.connections:
         clock = trio.testing.MockClock(autojump_threshold=0)

@@ -141,7 +141,9 @@ class Connection:
     def abort(self, fault: ConnectionFault) -> None:
         """Tell the peer what it did and end the connection."""
         if self.closed is None:
-            log.info("a connection ends on a fault", why=fault.why)
+            # An idle connection is no news.
+            tell = log.info if fault.code else log.debug
+            tell("a connection ends on a fault", why=fault.why)
             self.pump.write(frames.goaway(self.last_peer_stream_id, fault.code))
             self.close(failure("UNAVAILABLE", f"the connection failed: {fault.why}"))
 
