@@ -56,7 +56,7 @@ def write_stub_types(source: Path) -> None:
         return
     module = f"{PACKAGE}.{'.'.join(base.parts)}_pb2"
     lines = [
-        "from collections.abc import AsyncIterator, Sequence",
+        "from collections.abc import AsyncGenerator, AsyncIterator, Sequence",
         "from typing import Any",
         "",
         "import purerpc",
@@ -86,7 +86,7 @@ def stub_line(name: str, many_in: str, request: str, many_out: str, reply: str) 
     taken = f"AsyncIterator[pb.{request}]" if many_in else f"pb.{request}"
     tail = f"message: {taken}, *, metadata: Metadata | None = None"
     if many_out:
-        return f"    def {name}(self, {tail}) -> AsyncIterator[pb.{reply}]: ..."
+        return f"    def {name}(self, {tail}) -> AsyncGenerator[pb.{reply}, None]: ..."
     return f"    async def {name}(self, {tail}) -> pb.{reply}: ..."
 
 

@@ -1,4 +1,4 @@
-"""How a command reaches a node: the one named, the one on this host, or one of its own."""
+"""How a command reaches a running node: the one named, or the one on this host."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import trio
 
 from kakeya.config.settings import Settings
 from kakeya.errors import STATUS_NAMES, Refused, demand
 from kakeya.node.identity import call_metadata
-from kakeya.node.run import run_node
-from kakeya.node.seams import embedded_seams
 from kakeya.rpc.channel import Channels, TcpDialer
 from kakeya.rpc.status import RpcFailedError, status_name, status_text
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
@@ -23,31 +20,12 @@ from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
 PROBE_S = 1.0
 
 
-@asynccontextmanager
-async def node_stub(
-    *, node: str | None, embedded: bool, settings: Settings
-) -> AsyncIterator[NodeServiceStub]:
-    """A stub for `node` (HOST:PORT); else for the node of this host; else for an embedded one.
-
-    Raises Refused(UNAVAILABLE) when `node` was named and does not answer.
-    """
-    if node:
-        demand(":" in node, "INVALID_ARGUMENT", f"--node is {node!r}, it must be HOST:PORT")
-        async with _stub_at(node, settings) as stub:
-            yield stub
-    elif not embedded and await _answers("127.0.0.1", settings.port):
-        async with _stub_at(f"127.0.0.1:{settings.port}", settings) as stub:
-            yield stub
-    else:
-        async with _embedded_stub(settings) as stub:
-            yield stub
-
-
-async def local_stub_address(settings: Settings, node: str | None) -> str:
+async def local_address(settings: Settings, node: str | None) -> str:
     """HOST:PORT of the node to ask.  Raises Refused(UNAVAILABLE) when none runs here."""
     if node:
+        demand(":" in node, "INVALID_ARGUMENT", f"--node is {node!r}, it must be HOST:PORT")
         return node
-    there = await _answers("127.0.0.1", settings.port)
+    there = await answers("127.0.0.1", settings.port)
     demand(
         there,
         "UNAVAILABLE",
@@ -58,7 +36,8 @@ async def local_stub_address(settings: Settings, node: str | None) -> str:
 
 
 @asynccontextmanager
-async def _stub_at(address: str, settings: Settings) -> AsyncIterator[NodeServiceStub]:
+async def stub_at(address: str, settings: Settings) -> AsyncIterator[NodeServiceStub]:
+    """A stub for the node at `address`; its calls raise RpcFailedError."""
     channels = Channels(
         dialer=TcpDialer(settings.rpc),
         limits=settings.rpc,
@@ -71,18 +50,7 @@ async def _stub_at(address: str, settings: Settings) -> AsyncIterator[NodeServic
         nursery.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def _embedded_stub(settings: Settings) -> AsyncIterator[NodeServiceStub]:
-    """A whole node in this process, on a port of its own, without a persisted identity."""
-    here = replace(settings, host="127.0.0.1", port=0, node_id=settings.node_id)
-    async with trio.open_nursery() as nursery:
-        running = await nursery.start(run_node, here, embedded_seams(here))
-        async with _stub_at(running.grpc_address, settings) as stub:
-            yield stub
-        nursery.cancel_scope.cancel()
-
-
-async def _answers(host: str, port: int) -> bool:
+async def answers(host: str, port: int) -> bool:
     with trio.move_on_after(PROBE_S):
         try:
             stream = await trio.open_tcp_stream(host, port)

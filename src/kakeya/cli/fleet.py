@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from kakeya.cli.client import local_stub_address, node_stub, refusal_of
+from kakeya.cli.client import local_address, refusal_of, stub_at
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.config.settings import Settings
 from kakeya.rpc.status import RpcFailedError
@@ -39,14 +40,15 @@ def fleet(
     elif json:
         print(msgspec.json.encode(as_json(answer)).decode())
     else:
-        Console(soft_wrap=True).print(as_table(answer))
+        # Piped output has no width of its own; a cut address is of no use to anybody.
+        Console(width=None if sys.stdout.isatty() else 240).print(as_table(answer))
     return 0
 
 
 async def _ask(request: pb.GetFleetRequest, node: str | None, settings: Settings) -> Any:
-    address = await local_stub_address(settings, node)
+    address = await local_address(settings, node)
     refused = None
-    async with node_stub(node=address, embedded=False, settings=settings) as stub:
+    async with stub_at(address, settings) as stub:
         try:
             with trio.fail_after(ANSWER_S):
                 return await stub.GetFleet(request)

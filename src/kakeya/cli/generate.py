@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,8 @@ import msgspec
 import trio
 from cyclopts import Group, Parameter
 
-from kakeya.cli.client import node_stub, refusal_of
+from kakeya.cli.client import refusal_of
+from kakeya.cli.embedded import node_stub
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.config.settings import Settings
 from kakeya.errors import Refused, demand
@@ -37,9 +38,7 @@ class GenerateFlags:
     plain: Annotated[bool, _flag(TEXT, "Decode without speculation.")] = False
     json: Annotated[bool, _flag(TEXT, "Print one JSON object a prompt instead of text.")] = False
     file: Annotated[str | None, _flag(TEXT, "Read the prompt from this file.")] = None
-    prompt_file: Annotated[
-        str | None, _flag(TEXT, "Many prompts: one JSON string a line.")
-    ] = None
+    prompt_file: Annotated[str | None, _flag(TEXT, "Many prompts: one JSON string a line.")] = None
     temperature: Annotated[float, _flag(SAMPLING, "0 is greedy.")] = 0.0
     top_p: Annotated[float, _flag(SAMPLING, "Nucleus; 1 keeps all.")] = 1.0
     top_k: Annotated[int, _flag(SAMPLING, "Candidates kept; 0 keeps all.")] = 0
@@ -132,9 +131,7 @@ def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.Generat
     )
 
 
-async def _run(
-    requests: list[pb.GenerateRequest], asked: GenerateFlags, settings: Settings
-) -> int:
+async def _run(requests: list[pb.GenerateRequest], asked: GenerateFlags, settings: Settings) -> int:
     refused: list[Refused] = []
     async with node_stub(node=asked.node, embedded=asked.embedded, settings=settings) as stub:
         try:
@@ -149,22 +146,16 @@ async def _run(
 
 async def _one(stub: NodeServiceStub, request: pb.GenerateRequest, asked: GenerateFlags) -> None:
     outcome = Outcome()
-    async for event in _events(stub, request):
-        outcome.add(event)
-        if not asked.json:
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
+    async with aclosing(stub.Generate(request)) as events:
+        async for event in events:
+            outcome.add(event)
+            if not asked.json:
+                sys.stdout.write(event.text)
+                sys.stdout.flush()
     if asked.json:
         print(msgspec.json.encode(report(outcome)).decode(), flush=True)
     else:
         print(flush=True)
-
-
-async def _events(
-    stub: NodeServiceStub, request: pb.GenerateRequest
-) -> AsyncIterator[pb.GenerateEvent]:
-    async for event in stub.Generate(request):
-        yield event
 
 
 def report(outcome: Outcome) -> dict[str, Any]:

@@ -11,15 +11,22 @@ import trio
 from kakeya import logs
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_settings, state_folder
-from kakeya.config.settings import Settings
+from kakeya.config.settings import ConfigError, Settings
 from kakeya.errors import Refused
 from kakeya.node.run import RunningNode, run_node
 from kakeya.node.seams import host_seams
+from kakeya.rpc.security import bind_trouble, read_fleet_key
 
 
 def run(*, flags: NodeFlags | None = None) -> int:
     """Run a node: find the fleet, serve drafts, decode."""
     settings = load_settings(flags).settings
+    key = read_fleet_key(settings.fleet_key_file, os.environ)
+    trouble = bind_trouble(
+        settings.host, has_key=bool(key), has_tls=False, is_insecure=settings.insecure
+    )
+    if trouble:
+        raise ConfigError(trouble)
     logs.configure(settings.log_level, settings.log_format)
     return int(trio.run(_serve, settings))
 
@@ -40,7 +47,8 @@ async def _serve(settings: Settings) -> Exit:
                     flush=True,
                 )
                 nursery.start_soon(_watch, signals, running, nursery.cancel_scope)
-                status = await running.ended()
+                await running.ended()
+                status = Exit.INTERRUPTED if running.was_interrupted else Exit.OK
                 nursery.cancel_scope.cancel()
     if refused is not None:
         raise refused

@@ -45,6 +45,14 @@ class Device(Protocol):
         ...
 
 
+class LivingDevice(Device, Protocol):
+    """A device somebody has to keep alive."""
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve jobs until cancelled."""
+        ...
+
+
 class ThreadDevice:
     """The real device: always the same thread."""
 
@@ -102,6 +110,10 @@ class InlineDevice:
     def __init__(self, job_s: float = 0.0) -> None:
         self.job_s = job_s
         self._turn = trio.Lock()
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.sleep_forever()
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
         async with self._turn:

@@ -56,6 +56,9 @@ class View:
         self.content = bytes(content)
         return len(self.content)
 
+    def ByteSize(self) -> int:  # noqa: N802 - the messages' own name
+        return len(self.content)
+
     def SerializeToString(self) -> bytes:  # noqa: N802 - the messages' own name
         return self.content
 

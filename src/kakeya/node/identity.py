@@ -11,6 +11,7 @@ import psutil
 
 from kakeya.config.settings import Settings
 from kakeya.fleet.service import fleet_metadata
+from kakeya.rpc.security import key_metadata, read_fleet_key
 
 
 def platform_label() -> str:
@@ -33,4 +34,5 @@ def mlx_version() -> str:
 
 def call_metadata(settings: Settings, env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """What every call of this node, or of a command to it, carries."""
-    return fleet_metadata(settings.fleet_name)
+    key = read_fleet_key(settings.fleet_key_file, env)
+    return (*fleet_metadata(settings.fleet_name), *key_metadata(key))

@@ -11,28 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import structlog
-import trio
 
-from kakeya.compute.device import ThreadDevice
+from kakeya.compute.device import LivingDevice, ThreadDevice
 from kakeya.config.settings import Settings
-from kakeya.embedded.models import resolve_model
 from kakeya.fleet.discovery import Route, udp_route
 from kakeya.fleet.store import FileStore, MemoryStore, Store
 from kakeya.node.served import ServedModel, load_served
 from kakeya.node.state import claim_state
 from kakeya.rpc.channel import Dialer, TcpDialer
-from kakeya.rpc.listener import open_listeners
 
 log = structlog.get_logger(__name__)
-
-
-class ServedDevice(Protocol):
-    """A device with a life of its own (compute/device: ThreadDevice, or a simulated one)."""
-
-    async def serve(self, task_status: trio.TaskStatus[None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +32,7 @@ class Seams:
     dialer: Dialer
     route: Route
     store: Store
-    make_device: Callable[[str], ThreadDevice]
+    make_device: Callable[[str], LivingDevice]
     load_model: Callable[[Settings, Callable[[str, float], None]], ServedModel]
 
 
@@ -76,6 +66,3 @@ def _real(settings: Settings, store: Store) -> Seams:
         ),
         load_model=load_served,
     )
-
-
-__all__ = ["Seams", "embedded_seams", "host_seams", "open_listeners", "resolve_model"]

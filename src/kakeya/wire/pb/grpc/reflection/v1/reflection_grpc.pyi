@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import purerpc
@@ -14,4 +14,4 @@ class ServerReflectionServicer(purerpc.Servicer):
 
 class ServerReflectionStub:
     def __init__(self, channel: Any) -> None: ...
-    def ServerReflectionInfo(self, message: AsyncIterator[pb.ServerReflectionRequest], *, metadata: Metadata | None = None) -> AsyncIterator[pb.ServerReflectionResponse]: ...
+    def ServerReflectionInfo(self, message: AsyncIterator[pb.ServerReflectionRequest], *, metadata: Metadata | None = None) -> AsyncGenerator[pb.ServerReflectionResponse, None]: ...

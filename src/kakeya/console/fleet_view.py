@@ -1,0 +1,48 @@
+"""The fleet as the console's messages carry it.  Pure."""
+
+from __future__ import annotations
+
+from kakeya.fleet.membership import Fleet, NodeRow
+from kakeya.fleet.placement import NobodyQualifies
+from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
+
+
+def fleet_response(fleet: Fleet, request: pb.GetFleetRequest) -> pb.GetFleetResponse:
+    """All nodes and, when asked for, why placement would choose as it does."""
+    return pb.GetFleetResponse(
+        self_node_id=fleet.node_id,
+        fleet_name=fleet.fleet_name,
+        nodes=[_node(row) for row in fleet.nodes()],
+        plan_lines=plan_lines(fleet, request) if request.plan else (),
+    )
+
+
+def plan_lines(fleet: Fleet, request: pb.GetFleetRequest) -> list[str]:
+    try:
+        return list(fleet.plan(request.role, request.model_id).lines)
+    except NobodyQualifies as missing:
+        return [missing.why, *missing.lines]
+
+
+def _node(row: NodeRow) -> pb.FleetNode:
+    return pb.FleetNode(
+        node_id=row.node_id,
+        grpc_address=row.grpc_address,
+        age_s=row.age_s,
+        ttl_s=row.ttl_s,
+        reachable=row.reachable,
+        platform=row.platform,
+        memory_bytes=row.memory_bytes,
+        mlx_version=row.mlx_version,
+        clock_skew_s=row.clock_skew_s,
+        conflict_address=row.conflict_address,
+        models=[
+            pb.OfferedModel(
+                model_id=model.model_id,
+                role=model.role,
+                quantization=model.quantization,
+                tokens_per_second=model.tokens_per_second,
+            )
+            for model in row.models
+        ],
+    )

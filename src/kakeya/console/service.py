@@ -1,0 +1,36 @@
+"""NodeService: what the kakeya commands ask of a running node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import trio
+
+from kakeya.console.fleet_view import fleet_response
+from kakeya.console.generations import Generations
+from kakeya.fleet.membership import Fleet
+from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
+from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceServicer
+
+
+class NodeServicer(NodeServiceServicer):
+    """Answers for one node."""
+
+    def __init__(self, fleet: Fleet, generations: Generations) -> None:
+        super().__init__()
+        self._fleet = fleet
+        self._generations = generations
+
+    async def GetFleet(  # noqa: N802 - the service's name
+        self, input_message: pb.GetFleetRequest
+    ) -> pb.GetFleetResponse:
+        await trio.lowlevel.checkpoint()
+        return fleet_response(self._fleet, input_message)
+
+    async def Generate(  # noqa: N802 - the service's name
+        self, input_message: pb.GenerateRequest
+    ) -> AsyncIterator[pb.GenerateEvent]:
+        async with aclosing(self._generations.stream(input_message)) as events:
+            async for event in events:
+                yield event

@@ -1,0 +1,107 @@
+"""Runs a node inside nested nurseries, and takes it down in the order they nest.
+
+services        device threads, channels, gossip, the model's loading: outlive the connections
+└─ connections  the gRPC server and its handlers; get a deadline once the node drains
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from kakeya.config.settings import Settings
+from kakeya.node.chores import load_verifier, measure_drafting
+from kakeya.node.parts import Parts, build_parts
+from kakeya.node.phase import Event, Phase, after
+from kakeya.node.seams import Seams
+from kakeya.rpc.listener import Server, open_server
+from kakeya.supervision import RestartPolicy, supervise
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class RunningNode:
+    """A node that listens: its names, and the handle to end it."""
+
+    node_id: str
+    grpc_address: str
+    phase: Phase = Phase.STARTING
+    was_interrupted: bool = False
+    _stop_asked: trio.Event = field(default_factory=trio.Event)
+    _ended: trio.Event = field(default_factory=trio.Event)
+
+    def stop(self, *, interrupted: bool) -> bool:
+        """Ask it to drain; False when it was asked before: the caller ends it at once."""
+        if self._stop_asked.is_set():
+            return False
+        self.was_interrupted = interrupted
+        self._stop_asked.set()
+        return True
+
+    async def stop_asked(self) -> None:
+        await self._stop_asked.wait()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def move(self, event: Event) -> None:
+        self.phase = after(self.phase, event)
+        log.debug("phase", phase=self.phase.value)
+        if self.phase is Phase.STOPPED:
+            self._ended.set()
+
+
+async def run_node(
+    settings: Settings,
+    seams: Seams,
+    *,
+    task_status: trio.TaskStatus[RunningNode] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a node until it is told to stop and has drained, or is cancelled.
+
+    Reports a RunningNode once it listens.  Raises Refused for what keeps it from starting.
+    """
+    parts = build_parts(settings, seams)
+    server = await open_server(settings.host, settings.port, limits=settings.rpc)
+    running = RunningNode(parts.fleet.node_id, server.address)
+    async with trio.open_nursery() as services:
+        for device in (parts.drafting_device, parts.verifying_device):
+            await services.start(device.serve)
+        await services.start(parts.channels.serve)
+        parts.fleet.listens_on(server.host, server.port)
+        services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
+        services.start_soon(load_verifier, parts)
+        services.start_soon(measure_drafting, parts)
+        async with trio.open_nursery() as connections:
+            await connections.start(server.serve, parts.endpoint)
+            running.move(Event.LISTENING)
+            task_status.started(running)
+            await running.stop_asked()
+            running.move(Event.STOP_ASKED)
+            await _drain(parts, server)
+            connections.cancel_scope.cancel()
+        running.move(Event.DRAINED)
+        services.cancel_scope.cancel()
+
+
+async def _drain(parts: Parts, server: Server) -> None:
+    """Stop admitting, say goodbye, let what runs end within its limit."""
+    limits = parts.settings.node
+    parts.admission.close()
+    with trio.move_on_after(limits.leave_s):
+        await parts.fleet.leave()
+    with trio.move_on_after(limits.drain_s):
+        await server.drain()
+
+
+def _restarts(settings: Settings) -> RestartPolicy:
+    limits = settings.node
+    return RestartPolicy(
+        max_restarts=limits.max_restarts,
+        period_s=limits.restart_period_s,
+        backoff_s=limits.restart_backoff_s,
+        max_backoff_s=limits.max_restart_backoff_s,
+    )

@@ -1,0 +1,46 @@
+"""The verifier a node serves: from its name to something that decodes.
+
+Runs on the engine's own thread and takes seconds to minutes; knows no nursery.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kakeya.config.settings import Settings
+from kakeya.embedded.models import resolve_model
+from kakeya.verifying.tokenizer import Tokenizer, load_tokenizer
+from kakeya.verifying.verifier import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    verifier: Verifier
+    tokenizer: Tokenizer
+
+
+def load_served(settings: Settings, progress: Callable[[str, float], None]) -> ServedModel:
+    """Load what `settings.verifier` names; progress gets what is being done and the share done.
+
+    Raises Refused for a model that is missing, damaged or not supported.
+    """
+    # The chosen twin: a node without a verifier needs no tensor library, and starts without one.
+    from kakeya.verifying.load import load_verifier
+
+    folder = resolve_model(settings.verifier, os.environ, progress)
+    # float32 is the faithful one, and on CPUs mostly the faster one as well.
+    dtype = "float32" if settings.dtype == "auto" else settings.dtype
+    limits = settings.verifying
+    if settings.memory_limit:
+        limits = replace(limits, max_kv_bytes=settings.memory_limit)
+    tokenizer = load_tokenizer(folder)
+    verifier = load_verifier(
+        folder,
+        dtype=dtype,
+        limits=limits,
+        model_id=settings.verifier if "/" not in settings.verifier else folder.name,
+        progress=lambda share: progress("loading weights", share),
+    )
+    return ServedModel(verifier, tokenizer)
