@@ -277,14 +277,14 @@ def _head(connection: Connection, stream: Stream) -> bytes:
 
 
 def _checked(reply: Any, method: Method) -> bytes:
-    size = reply.ByteSize()
-    limit = method.max_message_bytes
+    # ByteSize() would serialize it once more.
+    payload: bytes = reply.SerializeToString()
+    size, limit = len(payload), method.max_message_bytes
     demand(
         size <= limit,
         "RESOURCE_EXHAUSTED",
         f"the answer has {size} bytes, the limit is {limit} bytes",
     )
-    payload: bytes = reply.SerializeToString()
     return payload
 
 

@@ -25,6 +25,7 @@ _TURN_BYTES = 1 << 20
 # Below this a copy through the parser is as fast as a second vector.
 _MIN_DIRECT_BYTES = 32 << 10
 _MAX_VECTORS = 32
+_HEAD_BYTES = 9
 _JOIN_BYTES = 64 << 10
 
 
@@ -202,9 +203,12 @@ class Pump:
                 room = sink.direct()
                 if room is not None and len(room) < _MIN_DIRECT_BYTES:
                     room = None
-                asked = len(scratch) + (0 if room is None else len(room))
+                # Behind a message's own memory only the next frame's head is wanted: what goes
+                # through the scratch memory is copied twice.
+                behind = scratch if room is None else scratch[:_HEAD_BYTES]
+                asked = len(behind) + (0 if room is None else len(room))
                 try:
-                    got = os.readv(self._fd, [scratch] if room is None else [room, scratch])
+                    got = os.readv(self._fd, [behind] if room is None else [room, behind])
                 except (BlockingIOError, InterruptedError):
                     break
                 if not got:

@@ -39,7 +39,6 @@ class Stream:
         "arrived",
         "blocked_since",
         "failure",
-        "fault_told",
         "head",
         "held_bytes",
         "inbox",
@@ -84,7 +83,6 @@ class Stream:
         self.head: Fields | None = None
         self.trailers: Fields | None = None
         self.failure: RpcFailedError | None = None
-        self.fault_told = False
         self.sent_head = False
         self.inbox: deque[Message] = deque()
         self.num_messages = 0
