@@ -25,8 +25,12 @@ from kakeya.node.offers import Offers
 from kakeya.node.seams import Seams
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.endpoint import Admit, Call, Endpoint
+from kakeya.rpc.health import Health, HealthService
+from kakeya.rpc.reflection import reflection_services
 from kakeya.rpc.security import guarded_by, read_fleet_key
 from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceStub
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Parts:
     admission: Admission
     endpoint: Endpoint
     ngram: NgramProposer
+    health: Health
 
 
 def build_parts(settings: Settings, seams: Seams) -> Parts:
@@ -73,6 +78,9 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
     drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
     servicers = (fleet.servicer(), drafting, NodeServicer(fleet, generations))
     services = [servicer.service for servicer in servicers]
+    names = [service.name for service in services]
+    health = Health(names)
+    services += [HealthService(health).service, *reflection_services([*names, HEALTH_SERVICE])]
     return Parts(
         settings=settings,
         seams=seams,
@@ -89,6 +97,7 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
             admit=_admit(settings),
         ),
         ngram=ngram,
+        health=health,
     )
 
 

@@ -78,6 +78,7 @@ async def run_node(
         async with trio.open_nursery() as connections:
             await connections.start(server.serve, parts.endpoint)
             running.move(Event.LISTENING)
+            parts.health.set_all(is_serving=True)
             task_status.started(running)
             await running.stop_asked()
             running.move(Event.STOP_ASKED)
@@ -90,6 +91,7 @@ async def run_node(
 async def _drain(parts: Parts, server: Server) -> None:
     """Stop admitting, say goodbye, let what runs end within its limit."""
     limits = parts.settings.node
+    parts.health.set_all(is_serving=False)
     parts.admission.close()
     with trio.move_on_after(limits.leave_s):
         await parts.fleet.leave()
