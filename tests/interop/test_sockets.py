@@ -70,17 +70,20 @@ async def test_nobody_listening_is_unavailable_with_the_reason():
 @pytest.mark.spec("R-15")
 async def test_a_drained_server_finishes_what_runs_and_frees_its_port():
     node = Node()
-    async with trio.open_nursery() as nursery:
-        async with serving([node.service]) as server, our_client(server.port) as stub:
-            answers = []
+    async with (
+        serving([node.service]) as server,
+        our_client(server.port) as stub,
+        trio.open_nursery() as nursery,
+    ):
+        answers = []
 
-            async def late():
-                answers.append((await stub.GetFleet(ask("wait 0.2"))).fleet_name)
+        async def late():
+            answers.append((await stub.GetFleet(ask("wait 0.2"))).fleet_name)
 
-            nursery.start_soon(late)
-            await until(lambda: node.running == 1)
-            with trio.fail_after(3):
-                await server.drain()
-            await until(lambda: answers == ["wait 0.2"])
-            with pytest.raises(RpcFailedError, match="refused"):
-                await stub.GetFleet(ask())
+        nursery.start_soon(late)
+        await until(lambda: node.running == 1)
+        with trio.fail_after(3):
+            await server.drain()
+        await until(lambda: answers == ["wait 0.2"])
+        with pytest.raises(RpcFailedError, match="refused"):
+            await stub.GetFleet(ask())

@@ -190,6 +190,8 @@ class Connection:
 
     def advance(self, stream: Stream, event: str) -> None:
         """Move a stream along the table.  Raises StreamFault or ConnectionFault."""
+        if self.closed is not None:
+            return  # the write before this may have found the connection lost
         outcome = life.step(stream.state, event)
         if outcome is not life.IGNORE:
             stream.state = outcome
