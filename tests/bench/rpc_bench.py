@@ -14,14 +14,17 @@ import logging
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import trio
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from tests.bench.rpc_engines import ENGINES
+from tests.interop.certificates import HAS_OPENSSL, issue, make_ca
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -102,12 +105,30 @@ def measure(test: Test, names: list[str], rounds: int, children: dict[str, Child
         "test": test.name,
         "bytes": test.num_bytes,
         "processes": 2 if children else 1,
+        "tls": ENGINES["ours"].identity is not None,
         "ratio": round(statistics.median(ratios), 3),
         "rounds": rounds,
     }
     for name in names:
         row[f"{name}_s"] = statistics.median(seconds[name])
     return row
+
+
+def with_tls(rounds: int, sizes: list[int], calls: int, *, tells: bool) -> list[dict]:
+    """The same with mutual TLS on both sides, ours and grpc.aio's, in one process."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        identity = issue(folder, make_ca(folder, "fleet-ca"), "attic")
+        for engine in ("aio", "ours"):
+            ENGINES[engine].identity = identity
+        for test in tests(sizes, calls):
+            rows.append(measure(test, ["aio", "ours"], rounds, {}))
+            if tells:
+                print("mTLS ", show(rows[-1]), flush=True)
+        for engine in ("aio", "ours"):
+            ENGINES[engine].identity = None
+    return rows
 
 
 async def loop_lag_s(size: int) -> float:
@@ -168,6 +189,8 @@ def main() -> None:
                 print(show(rows[-1]), flush=True)
         for child in children.values():
             child.close()
+    if HAS_OPENSSL:
+        rows += with_tls(rounds, sizes, 300 if wanted.quick else 1000, tells=not wanted.json)
     lag_s = trio.run(loop_lag_s, 64 * MB)
     if wanted.json:
         print(json.dumps({"rows": rows, "loop_lag_s": lag_s}))

@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 import grpc
@@ -22,6 +23,8 @@ from kakeya.config.rpc import RpcLimits
 from kakeya.rpc.channel import Channels, TcpDialer
 from kakeya.rpc.endpoint import Endpoint
 from kakeya.rpc.listener import open_server
+from kakeya.rpc.security import client_tls, server_tls
+from tests.interop.certificates import Identity
 
 SERVICE = "bench.Echo"
 LIMITS = RpcLimits()
@@ -55,6 +58,8 @@ class Aio:
 
     name = "aio"
     max_bytes = 1 << 40
+    # Both sides show this certificate when there is one.
+    identity: Identity | None = None
 
     def run(self, main: Callable[..., Any], *args: Any) -> Any:
         return asyncio.run(main(*args))
@@ -72,19 +77,31 @@ class Aio:
         )
         generic = grpc.method_handlers_generic_handler(SERVICE, {"Echo": handler})
         server.add_generic_rpc_handlers((generic,))
-        port = server.add_insecure_port("127.0.0.1:0")
+        if self.identity is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            key, cert, ca = self.identity.read()
+            secret = grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
+            port = server.add_secure_port("127.0.0.1:0", secret)
         await server.start()
         yield port
         await server.stop(0)
 
     @asynccontextmanager
     async def client(self, port: int) -> AsyncIterator[Call]:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
+        async with self._channel(f"localhost:{port}") as channel:
             yield channel.unary_unary(
                 f"/{SERVICE}/Echo",
                 request_serializer=BytesValue.SerializeToString,
                 response_deserializer=BytesValue.FromString,
             )
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self.identity is None:
+            return grpc.aio.insecure_channel(address, options=OPTIONS)
+        key, cert, ca = self.identity.read()
+        secret = grpc.ssl_channel_credentials(ca, key, cert)
+        return grpc.aio.secure_channel(address, secret, options=OPTIONS)
 
     async def together(self, call: Call, request: BytesValue, count: int, flights: int) -> None:
         async def one() -> None:
@@ -122,10 +139,12 @@ class Ours(OnTrio):
     """kakeya.rpc."""
 
     name = "ours"
+    identity: Identity | None = None
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[int]:
-        server = await open_server("127.0.0.1", 0, limits=LIMITS)
+        tls = None if self.identity is None else server_tls(**asdict(self.identity))
+        server = await open_server("127.0.0.1", 0, limits=LIMITS, tls=tls)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve, Endpoint([service()], limits=LIMITS))
             yield server.port
@@ -134,7 +153,8 @@ class Ours(OnTrio):
     @asynccontextmanager
     async def client(self, port: int) -> AsyncIterator[Call]:
         rng = random.Random(1)
-        channels = Channels(dialer=TcpDialer(LIMITS), limits=LIMITS, rng=rng)
+        tls = None if self.identity is None else client_tls(**asdict(self.identity))
+        channels = Channels(dialer=TcpDialer(LIMITS, tls), limits=LIMITS, rng=rng)
         async with trio.open_nursery() as nursery:
             await nursery.start(channels.serve)
             stub = channels.to(f"127.0.0.1:{port}").client(SERVICE)
