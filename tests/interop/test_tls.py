@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 import pytest
+import trio
 
 from kakeya.rpc.security import client_tls, guarded_by, server_tls
 from kakeya.rpc.status import RpcFailedError, status_name
@@ -11,6 +12,7 @@ from tests.interop.certificates import HAS_OPENSSL, issue, make_ca
 from tests.interop.grpcio_peer import get_fleet, grpcio_server, in_thread, serving
 from tests.interop.test_grpcio import our_client
 from tests.rpc.peers import Node, ask
+from tests.rpc.raw import GREETING, call
 
 pytestmark = pytest.mark.skipif(not HAS_OPENSSL, reason="the openssl command makes the CA")
 
@@ -99,3 +101,51 @@ async def test_we_call_grpcio_over_mutual_tls(fleet):
     with grpcio_server(credentials) as (port, _):
         async with our_client(port, tls=client_side(fleet["cellar"])) as stub:
             assert len((await stub.GetFleet(ask("x" * 1_000_000))).fleet_name) == 1_000_000
+
+
+async def test_a_request_right_behind_the_handshake_is_read(fleet):
+    """The caller's first bytes may come in one piece with the end of its handshake."""
+    node = Node()
+    tls = server_side(fleet["attic"])
+    async with serving([node.service], tls=tls) as server:
+        for _ in range(20):
+            tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
+            late = Corked(tcp)
+            stream = trio.SSLStream(late, client_side(fleet["cellar"]), server_hostname="localhost")
+            with trio.fail_after(2):
+                await stream.do_handshake()
+                await stream.send_all(GREETING + call(1))
+                await late.uncork()
+                got = b""
+                while b"hello" not in got:
+                    got += await stream.receive_some(65536)
+            await trio.aclose_forcefully(stream)
+
+
+class Corked(trio.abc.Stream):
+    """Holds back what is sent after the first message, until uncork()."""
+
+    def __init__(self, inner: trio.SocketStream) -> None:
+        self._inner = inner
+        self._held = b""
+        self._num_sent = 0
+
+    async def send_all(self, data) -> None:
+        self._num_sent += 1
+        if self._num_sent == 1:
+            await self._inner.send_all(data)
+        else:
+            self._held += bytes(data)
+
+    async def uncork(self) -> None:
+        self._num_sent = -1_000_000
+        await self._inner.send_all(self._held)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes=None):
+        return await self._inner.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -21,6 +21,7 @@ from kakeya.rpc.dialing import Dialer, TcpDialer
 from kakeya.rpc.flow import Budget
 from kakeya.rpc.headers import encode_metadata
 from kakeya.rpc.status import RpcFailedError, failure
+from kakeya.rpc.tls import TlsStream
 from kakeya.rpc.wire import Connection
 
 log = structlog.get_logger(__name__)
@@ -189,7 +190,7 @@ class Channel:
             self._dial = None
             # Who waits runs after this task's next checkpoint, when the connection is there.
             dial.done.set()
-        self.scheme = "https" if isinstance(transport, trio.SSLStream) else "http"
+        self.scheme = "https" if isinstance(transport, TlsStream | trio.SSLStream) else "http"
         connection = Connection(
             transport,
             limits=self.limits,

@@ -8,6 +8,7 @@ from typing import Protocol
 import trio
 
 from kakeya.config.rpc import RpcLimits
+from kakeya.rpc.tls import TlsStream
 
 
 class Dialer(Protocol):
@@ -33,17 +34,15 @@ class TcpDialer:
     async def _secured(
         self, tcp: trio.SocketStream, host: str, tls: ssl.SSLContext
     ) -> trio.abc.Stream:
-        stream = trio.SSLStream(tcp, tls, server_hostname=host)
+        stream = TlsStream(tcp, tls, is_server=False, server_hostname=host)
         try:
             with trio.fail_after(self._limits.handshake_s):
-                await stream.do_handshake()
-            if stream.selected_alpn_protocol() not in (None, "h2"):
-                raise OSError("the peer does not speak HTTP/2 over TLS")
+                await stream.shake_hands()
         except BaseException as error:
             await trio.aclose_forcefully(stream)
-            if isinstance(error, trio.BrokenResourceError | trio.TooSlowError):
-                why = getattr(error.__cause__, "verify_message", None) or "no handshake"
-                raise OSError(f"TLS failed: {why}") from error
+            if isinstance(error, ssl.SSLError | trio.TooSlowError):
+                why = getattr(error, "verify_message", None) or "no handshake"
+                raise OSError(f"TLS failed: {why}") from None
             raise
         return stream
 

@@ -14,6 +14,7 @@ from kakeya.config.rpc import RpcLimits
 from kakeya.errors import Refused
 from kakeya.rpc.endpoint import Endpoint, Peer
 from kakeya.rpc.security import principal_of
+from kakeya.rpc.tls import TlsStream
 
 log = structlog.get_logger(__name__)
 
@@ -172,15 +173,12 @@ class Server:
         """The stream to serve and who the peer proved to be; None: it failed to."""
         if self._tls is None:
             return tcp, ""
-        stream = trio.SSLStream(tcp, self._tls, server_side=True)
+        stream = TlsStream(tcp, self._tls, is_server=True)
         try:
             with trio.fail_after(self._limits.handshake_s):
-                await stream.do_handshake()
-        except (trio.BrokenResourceError, trio.TooSlowError):
+                await stream.shake_hands()
+        except (OSError, trio.TooSlowError):
             log.info("a TLS handshake failed")
             await trio.aclose_forcefully(stream)
             return None, ""
-        if stream.selected_alpn_protocol() not in (None, "h2"):
-            await trio.aclose_forcefully(stream)
-            return None, ""
-        return stream, principal_of(stream.getpeercert())
+        return stream, principal_of(stream.peer_certificate())

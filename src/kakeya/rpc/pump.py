@@ -1,14 +1,17 @@
 """Moves a connection's bytes: out of a queue, and into whoever parses them.
 
 Sockets take a fast path: what fits goes out in the same moment it is written (writev), and large
-messages are read straight into their own memory (readv).  Any other Trio stream (TLS, a link in
-memory) goes through send_all and receive_some.  Knows nothing of frames.
+messages are read straight into their own memory (readv); with TLS on the socket likewise.  Any
+other Trio stream (a link in memory) goes through send_all and receive_some.
+
+Knows nothing of frames.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -17,6 +20,7 @@ from typing import Protocol
 import trio
 
 from kakeya.config.rpc import RpcLimits
+from kakeya.rpc.tls import TlsStream
 
 Buffer = bytes | bytearray | memoryview
 
@@ -67,11 +71,13 @@ class Pump:
         self.progress_at = 0.0
         self._socket: trio.socket.SocketType | None = None
         self._fd = -1
-        if isinstance(stream, trio.SocketStream):
-            self._socket = stream.socket
-            self._fd = stream.socket.fileno()
-            if stream.socket.family in (socket.AF_INET, socket.AF_INET6):
-                stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tls = stream if isinstance(stream, TlsStream) else None
+        tcp = stream if self._tls is None else self._tls.inner
+        if isinstance(tcp, trio.SocketStream):
+            self._socket = tcp.socket
+            self._fd = tcp.socket.fileno()
+            if tcp.socket.family in (socket.AF_INET, socket.AF_INET6):
+                tcp.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
         """No byte is read or written from now on; the stream itself is closed by its owner."""
@@ -85,6 +91,11 @@ class Pump:
         """Queue bytes, or send them at once where the socket takes them.  Never waits."""
         if self._is_closed:
             return
+        if self._tls is not None:
+            buffers = (self._tls.seal(buffers),)
+        self._write_sealed(buffers)
+
+    def _write_sealed(self, buffers: tuple[Buffer, ...]) -> None:
         if self._backlog or self._fd < 0:
             self._queue(buffers, 0)
             return
@@ -184,6 +195,9 @@ class Pump:
 
     async def read_all(self, sink: Sink) -> None:
         """Feed `sink` until the peer closes.  Raises what the stream or the sink raises."""
+        if self._socket is not None and self._tls is not None:
+            await self._read_tls(self._socket, self._tls, sink)
+            return
         if self._socket is not None:
             await self._read_socket(self._socket, sink)
             return
@@ -225,3 +239,37 @@ class Pump:
                 if got < asked:
                     break
             room = None
+
+    async def _read_tls(self, sock: trio.socket.SocketType, tls: TlsStream, sink: Sink) -> None:
+        scratch = memoryview(self._scratch)
+        while not self._is_closed:
+            try:
+                # At first: what came right behind the handshake.
+                self._open_records(tls, sink, scratch)
+            except ssl.SSLZeroReturnError:
+                return
+            answers = tls.answers()
+            if answers:
+                self._write_sealed((answers,))
+            await trio.lowlevel.wait_readable(sock)
+            try:
+                got = os.readv(self._fd, [scratch])
+            except (BlockingIOError, InterruptedError):
+                continue
+            if not got:
+                return
+            tls.put(scratch[:got])
+
+    def _open_records(self, tls: TlsStream, sink: Sink, scratch: memoryview) -> None:
+        while not self._is_closed:
+            room = sink.direct()
+            if room is not None:
+                got = tls.read_into(room)
+                if got:
+                    sink.placed(got)
+            else:
+                got = tls.read_into(scratch)
+                if got:
+                    sink.feed(scratch[:got])
+            if not got:
+                return
