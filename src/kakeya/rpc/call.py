@@ -17,6 +17,7 @@ from kakeya.rpc.headers import (
     request_head,
     timeout_field,
 )
+from kakeya.rpc.outbound import send_message
 from kakeya.rpc.status import (
     RpcFailedError,
     failure,
@@ -55,7 +56,7 @@ class OutgoingCall:
         assert self._connection is not None
         assert self._stream is not None
         try:
-            await self._connection.send_message(self._stream, payload, before=before, ends=ends)
+            await send_message(self._connection, self._stream, payload, before=before, ends=ends)
         except RpcFailedError:
             # The peer may have answered before it heard everything; receive() tells.
             if self._stream.trailers is None:

@@ -26,6 +26,7 @@ from kakeya.rpc.headers import (
     Request,
     http_answer,
 )
+from kakeya.rpc.outbound import answer, answer_block, end_well, send_message
 from kakeya.rpc.status import RpcFailedError, failure, status_text
 from kakeya.rpc.stream import Stream
 from kakeya.rpc.wire import Connection
@@ -167,7 +168,7 @@ class Endpoint:
     def _accept(self, connection: Connection, stream: Stream, request: Request) -> None:
         """A peer opened a call: refuse it on the spot or start its handler."""
         if request.http_status:
-            connection.answer_block(stream, http_answer(request.http_status))
+            answer_block(connection, stream, http_answer(request.http_status))
             return
         peer = self._connections[connection]
         call = Call(
@@ -185,11 +186,11 @@ class Endpoint:
             if self._admit is not None:
                 self._admit(call)
         except Refused as refused:
-            connection.answer(stream, STATUS_NAMES.index(refused.status), refused.why)
+            answer(connection, stream, STATUS_NAMES.index(refused.status), refused.why)
             return
         except Exception:
             log.exception("admit failed", service=request.service, method=request.method)
-            connection.answer(stream, STATUS_NAMES.index("INTERNAL"), "internal error")
+            answer(connection, stream, STATUS_NAMES.index("INTERNAL"), "internal error")
             return
         assert method is not None
         stream.one_message = not method.takes_many
@@ -216,7 +217,7 @@ class Endpoint:
             if scope.cancelled_caught:
                 status, text = "DEADLINE_EXCEEDED", "the call's deadline passed"
             if status != "OK":
-                connection.answer(stream, STATUS_NAMES.index(status), text)
+                answer(connection, stream, STATUS_NAMES.index(status), text)
         finally:
             connection.num_handlers -= 1
             connection.release(stream)
@@ -250,14 +251,15 @@ async def _serve(connection: Connection, stream: Stream, call: Call, method: Met
     if not method.gives_many:
         reply = await method.handler(asked, request=call)
         payload = _checked(reply, method)
-        await connection.send_message(
+        await send_message(
+            connection,
             stream,
             payload,
             before=_head(connection, stream),
             ends=False,
             after=connection.headers_frame(stream, TRAILERS_OK, ends=True),
         )
-        connection.end_well(stream)
+        end_well(connection, stream)
         return
     replies = method.handler(asked, request=call)
     if not hasattr(replies, "__aiter__"):
@@ -267,8 +269,8 @@ async def _serve(connection: Connection, stream: Stream, call: Call, method: Met
         async for reply in replies:
             payload = _checked(reply, method)
             before = b"" if stream.sent_head else _head(connection, stream)
-            await connection.send_message(stream, payload, before=before, ends=False)
-    connection.answer(stream, 0, "")
+            await send_message(connection, stream, payload, before=before, ends=False)
+    answer(connection, stream, 0, "")
 
 
 def _head(connection: Connection, stream: Stream) -> bytes:

@@ -1,13 +1,13 @@
 """One HTTP/2 connection carrying gRPC calls, over any Trio stream, for either side.
 
 One reader, one writer, one task that looks after the limits.  Everything a peer sends is caught
-here; what comes in is judged in inbound.py.  The serving side gets its calls through `accept`.
+here; inbound.py judges what comes in, outbound.py sends for the calls.  The serving side gets its
+calls through `accept`.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,7 +18,7 @@ from kakeya.config.rpc import RpcLimits
 from kakeya.rpc import frames, life
 from kakeya.rpc.flow import Budget
 from kakeya.rpc.frames import ConnectionFault
-from kakeya.rpc.headers import NO_TABLE, RESPONSE_HEAD, Request, status_trailers
+from kakeya.rpc.headers import NO_TABLE, Request
 from kakeya.rpc.inbound import Inbound
 from kakeya.rpc.pump import Pump
 from kakeya.rpc.status import RpcFailedError, failure
@@ -28,11 +28,6 @@ from kakeya.rpc.watch import look_after
 log = structlog.get_logger(__name__)
 
 Accept = Callable[["Connection", Stream, Request], None]
-_PREFIX = struct.Struct(">BI")
-# A message up to this size leaves in one piece with its headers: one system call a call.
-_ONE_WRITE_BYTES = 16_384
-# Give other tasks a turn after this much was sent without waiting.
-_TURN_BYTES = 1 << 20
 # Streams that ended lately and may still get late frames.
 _MAX_REMEMBERED = 1024
 
@@ -280,107 +275,7 @@ class Connection:
             self.release(stream)
         stream.wake()
 
-    # ---- what calls send
-
-    async def send_message(
-        self, stream: Stream, payload: bytes, *, before: bytes = b"", ends: bool, after: bytes = b""
-    ) -> None:
-        """Send one gRPC message in DATA frames, with ready frames before and after it.
-
-        Waits for the peer's window and for room in the queue.  Raises the stream's failure.
-        """
-        size = len(payload)
-        whole = size + _PREFIX.size
-        if whole <= _ONE_WRITE_BYTES and whole <= stream.window and whole <= self.window:
-            stream.window -= whole
-            self.window -= whole
-            flags = frames.END_STREAM if ends else 0
-            data = frames.head(whole, frames.DATA, flags, stream.stream_id)
-            self.pump.write(b"".join((before, data, _PREFIX.pack(0, size), payload, after)))
-        else:
-            await self._send_frames(stream, payload, before=before, ends=ends, after=after)
-        if ends:
-            self.advance(stream, life.SEND_END)
-        if self.pump.backlog_bytes > self.limits.high_water_bytes:
-            await self.pump.room()
-
-    async def _send_frames(
-        self, stream: Stream, payload: bytes, *, before: bytes, ends: bool, after: bytes
-    ) -> None:
-        view, size = memoryview(payload), len(payload)
-        prefix = _PREFIX.pack(0, size)
-        at, turn = -len(prefix), _TURN_BYTES
-        largest = min(self.limits.send_frame_bytes, self.peer_frame_bytes)
-        while at < size:
-            room = min(stream.window, self.window, largest)
-            if room <= 0:
-                self.pump.write(before)
-                before = b""
-                await self._wait_for_window(stream)
-                continue
-            stop = min(size, at + room)
-            stream.window -= stop - at
-            self.window -= stop - at
-            turn -= stop - at
-            is_last = stop == size
-            flags = frames.END_STREAM if ends and is_last else 0
-            head = before + frames.head(stop - at, frames.DATA, flags, stream.stream_id)
-            if at < 0:
-                head += prefix[len(prefix) + at : len(prefix) + min(stop, 0)]
-            rest = [after] if is_last and after else []
-            self.pump.write(head, view[max(at, 0) : max(stop, 0)], *rest)
-            before, at = b"", stop
-            if is_last:
-                return
-            if self.pump.backlog_bytes > self.limits.high_water_bytes:
-                await self.pump.room()
-                turn = _TURN_BYTES
-            elif turn <= 0:
-                await trio.lowlevel.checkpoint()
-                turn = _TURN_BYTES
-            self._demand_sendable(stream)
-
-    async def _wait_for_window(self, stream: Stream) -> None:
-        stream.blocked_since = trio.current_time()
-        try:
-            while min(stream.window, self.window) <= 0:
-                self._demand_sendable(stream)
-                stream.writable = trio.Event()
-                await stream.writable.wait()
-            self._demand_sendable(stream)
-        finally:
-            stream.blocked_since = math.inf
-            stream.writable = None
-
-    def _demand_sendable(self, stream: Stream) -> None:
-        """Raise unless DATA may still be sent."""
-        if stream.state not in life.WE_SEND:
-            raise stream.failure or failure("CANCELLED", "the call is over")
-
-    def answer(self, stream: Stream, code: int, text: str) -> None:
-        """End a call on the serving side with a status; nothing happens when it is over already."""
-        if stream.is_over or self.closed is not None:
-            return
-        block = status_trailers(code, text)
-        if not stream.sent_head:
-            block = RESPONSE_HEAD + block
-        self.answer_block(stream, block)
-
-    def answer_block(self, stream: Stream, block: bytes) -> None:
-        """Send a last header block; a peer that still sends is told to stop."""
-        self.pump.write(self.headers_frame(stream, block, ends=True))
-        stream.sent_head = True
-        self.advance(stream, life.SEND_END)
-        if not stream.is_over:
-            self.reset(stream, frames.NO_ERROR)
-
-    def end_well(self, stream: Stream) -> None:
-        """The trailers went out with the last message."""
-        if stream.is_over:
-            return
-        self.advance(stream, life.SEND_END)
-        if not stream.is_over:
-            self.reset(stream, frames.NO_ERROR)
+    # ---- what calls receive
 
     def take(self, stream: Stream) -> Message | None:
         """The next whole message, or None; opens the peer's window for the one after it.
