@@ -237,3 +237,22 @@ def test_what_may_not_be_sent_as_metadata_fails_the_call_before_it_leaves():
         with pytest.raises(RpcFailedError) as caught:
             encode_metadata([(name, value)])
         assert status_name(caught.value) == "INVALID_ARGUMENT"
+
+
+@pytest.mark.spec("R-09")
+async def test_waiting_calls_get_their_streams_in_their_order(autojump_clock):
+    limits = replace(LIMITS, max_streams=1)
+    async with linked(limits) as pair:
+        await pair.stub.GetFleet(ask())
+        order = []
+
+        async def one(number: int) -> None:
+            with trio.move_on_after(0.5 if number % 3 == 2 else 1000):
+                await pair.stub.GetFleet(ask("wait 1"))
+                order.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(9):
+                nursery.start_soon(one, number)
+                await trio.sleep(0.01)
+        assert order == [0, 1, 3, 4, 6, 7]

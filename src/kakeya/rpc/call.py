@@ -20,6 +20,7 @@ from kakeya.rpc.headers import (
 from kakeya.rpc.outbound import send_message
 from kakeya.rpc.status import (
     RpcFailedError,
+    again,
     failure,
     failure_of_code,
     failure_of_http,
@@ -161,7 +162,9 @@ def outcome(stream: Stream) -> RpcFailedError | None:
     """How a call ended; None when it ended well."""
     trailers = stream.trailers
     if trailers is None:
-        return stream.failure or failure("INTERNAL", "the peer ended the call without a status")
+        if stream.failure is not None:
+            return again(stream.failure)
+        return failure("INTERNAL", "the peer ended the call without a status")
     status = find(trailers, "grpc-status")
     if status is None:
         http_status = find(trailers, ":status")

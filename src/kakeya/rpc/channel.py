@@ -20,7 +20,7 @@ from kakeya.rpc.client import Client, PurerpcStream
 from kakeya.rpc.dialing import Dialer, TcpDialer
 from kakeya.rpc.flow import Budget
 from kakeya.rpc.headers import encode_metadata
-from kakeya.rpc.status import RpcFailedError, failure
+from kakeya.rpc.status import RpcFailedError, again, failure
 from kakeya.rpc.tls import TlsStream
 from kakeya.rpc.wire import Connection
 
@@ -165,7 +165,7 @@ class Channel:
         connection = self._usable()
         if connection is not None:
             return connection
-        raise _again(dial.error or failure("UNAVAILABLE", f"{self.address} closed the connection"))
+        raise again(dial.error or failure("UNAVAILABLE", f"{self.address} closed the connection"))
 
     def _usable(self) -> Connection | None:
         connection = self._connection
@@ -176,7 +176,7 @@ class Channel:
     def _demand_patience(self) -> None:
         """Raise the last dial's error while its back-off lasts."""
         if self._last_error is not None and trio.current_time() < self._retry_at:
-            raise _again(self._last_error)
+            raise again(self._last_error)
 
     async def _connect(self, dial: _Dial) -> None:
         """Dial once and run the connection until it ends."""
@@ -241,8 +241,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(cause, OSError):
         return _reason(cause)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _again(error: RpcFailedError) -> RpcFailedError:
-    """A new exception of the same status: a raised one collects its raisers' frames."""
-    return failure(str(error.status.status_code.name), str(error.status.status_message))

@@ -13,7 +13,7 @@ import trio
 
 from kakeya.rpc import frames, life
 from kakeya.rpc.headers import RESPONSE_HEAD, status_trailers
-from kakeya.rpc.status import failure
+from kakeya.rpc.status import again, failure
 from kakeya.rpc.stream import Stream
 
 if TYPE_CHECKING:
@@ -114,7 +114,11 @@ async def _wait_for_window(connection: Connection, stream: Stream) -> None:
 def _demand_sendable(stream: Stream) -> None:
     """Raise unless DATA may still be sent."""
     if stream.state not in life.WE_SEND:
-        raise stream.failure or failure("CANCELLED", "the call is over")
+        raise (
+            failure("CANCELLED", "the call is over")
+            if stream.failure is None
+            else again(stream.failure)
+        )
 
 
 def answer(connection: Connection, stream: Stream, code: int, text: str) -> None:

@@ -10,7 +10,7 @@ from purerpc.grpclib.status import Status
 
 from kakeya.errors import STATUS_NAMES
 
-__all__ = ["RpcFailedError", "failure", "status_name", "status_text"]
+__all__ = ["RpcFailedError", "again", "failure", "status_name", "status_text"]
 
 # What an HTTP status means when there is no grpc-status (gRPC's http-grpc-status-mapping).
 _OF_HTTP: Final = {
@@ -58,6 +58,11 @@ def status_name(error: RpcFailedError) -> str:
 def status_text(error: RpcFailedError) -> str:
     """The peer's one line, or ours when no peer said anything."""
     return str(error.status.status_message)
+
+
+def again(error: RpcFailedError) -> RpcFailedError:
+    """A new exception of the same status: a raised one collects its raisers' frames."""
+    return failure_of_code(error.status.int_value, status_text(error))
 
 
 def failure_of_http(http_status: str) -> RpcFailedError:

@@ -8,6 +8,7 @@ calls through `accept`.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from kakeya.rpc.frames import ConnectionFault
 from kakeya.rpc.headers import NO_TABLE, Request
 from kakeya.rpc.inbound import Inbound
 from kakeya.rpc.pump import Pump
-from kakeya.rpc.status import RpcFailedError, failure
+from kakeya.rpc.status import RpcFailedError, again, failure
 from kakeya.rpc.stream import Message, Stream
 from kakeya.rpc.watch import look_after
 
@@ -74,8 +75,9 @@ class Connection:
         self.inbound = Inbound(self)
         self._transport = transport
         self._table_notice = NO_TABLE
-        self._slot_freed: trio.Event | None = None
-        self._num_waiting = 0
+        # Calls that wait for a stream, in their order, and streams promised to those just woken.
+        self._waiting: deque[trio.Event] = deque()
+        self._num_promised = 0
         self._nursery: trio.Nursery | None = None
         self._over = trio.Event()
 
@@ -206,9 +208,35 @@ class Connection:
                 self.close_when_done()
 
     def wake_slots(self) -> None:
-        if self._slot_freed is not None:
-            self._slot_freed.set()
-            self._slot_freed = None
+        """Let as many waiting calls go on as the peer allows streams; all when it allows none."""
+        is_ending = self.closed is not None or self.is_going
+        while self._waiting and (is_ending or self._has_slot()):
+            self._num_promised += 1
+            self._waiting.popleft().set()
+
+    def _has_slot(self) -> bool:
+        return len(self.streams) + self._num_promised < self.peer_max_streams
+
+    async def _slot(self) -> None:
+        """Wait for the peer to allow one more stream.  Raises RpcFailedError."""
+        limit = self.limits.max_waiting_calls
+        if not self._waiting and (self._has_slot() or self.closed is not None or self.is_going):
+            return
+        if len(self._waiting) >= limit:
+            text = f"{len(self._waiting)} calls wait for this peer, the limit is {limit}"
+            raise failure("RESOURCE_EXHAUSTED", text)
+        turn = trio.Event()
+        self._waiting.append(turn)
+        try:
+            await turn.wait()
+        except trio.Cancelled:
+            if turn.is_set():
+                self._num_promised -= 1
+                self.wake_slots()
+            else:
+                self._waiting.remove(turn)
+            raise
+        self._num_promised -= 1
 
     def release(self, stream: Stream) -> None:
         """Give back what the stream's messages hold of the budget, and drop them."""
@@ -219,20 +247,9 @@ class Connection:
 
     async def open_stream(self, *, max_message_bytes: int) -> Stream:
         """A stream for a new call, as soon as the peer allows one more.  Raises RpcFailedError."""
-        limit = self.limits.max_waiting_calls
-        if self._num_waiting >= limit:
-            text = f"{self._num_waiting} calls wait for this peer, the limit is {limit}"
-            raise failure("RESOURCE_EXHAUSTED", text)
-        self._num_waiting += 1
-        try:
-            while self.closed is None and len(self.streams) >= self.peer_max_streams:
-                if self._slot_freed is None:
-                    self._slot_freed = trio.Event()
-                await self._slot_freed.wait()
-        finally:
-            self._num_waiting -= 1
+        await self._slot()
         if self.closed is not None:
-            raise self.closed
+            raise again(self.closed)
         if self.is_going:
             raise failure("UNAVAILABLE", "the peer is going away")
         stream = Stream(
