@@ -6,12 +6,13 @@ services        device threads, channels, gossip, the model's loading: outlive t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 import trio
 
 from kakeya.config.settings import Settings
+from kakeya.fleet.store import Store
 from kakeya.node.chores import load_verifier, measure_drafting
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
@@ -67,6 +68,7 @@ async def run_node(
     parts = build_parts(settings, seams)
     server = await open_server(settings.host, settings.port, limits=settings.rpc)
     running = RunningNode(parts.fleet.node_id, server.address)
+    await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
         for device in (parts.drafting_device, parts.verifying_device):
             await services.start(device.serve)
@@ -86,6 +88,17 @@ async def run_node(
             connections.cancel_scope.cancel()
         running.move(Event.DRAINED)
         services.cancel_scope.cancel()
+
+
+async def _keep_name(store: Store, node_id: str) -> None:
+    """Save the name before anybody hears it: a node killed at once is itself again."""
+    saved = store.load()
+    if saved.node_id == node_id:
+        return
+    try:
+        await store.save(replace(saved, node_id=node_id, last_stamp_unix=float("-inf")))
+    except OSError as error:
+        log.warning("this node's name cannot be kept", why=error.strerror)
 
 
 async def _drain(parts: Parts, server: Server) -> None:
