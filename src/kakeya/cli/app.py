@@ -13,6 +13,7 @@ from importlib.metadata import version
 import cyclopts
 from rich.console import Console
 
+from kakeya import logs
 from kakeya.cli.exit_codes import Exit, exit_for
 from kakeya.compute.threads import prepare_environment
 from kakeya.config.settings import ConfigError
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def status_of(argv: list[str]) -> int:
     """Run one command and say its exit status; errors are one line on stderr."""
+    # A command's own node may have something to say; `run` and --log-level set their own level.
+    logs.configure("warning", "auto")
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         result = app(argv, exit_on_error=False, print_error=False)

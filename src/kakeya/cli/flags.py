@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from kakeya import logs
 from kakeya.config import settings
-from kakeya.config.settings import ConfigError, Loaded
+from kakeya.config.settings import ConfigError, Loaded, Settings
 
 NODE = Group("The node")
 MODEL = Group("Models")
@@ -103,6 +104,14 @@ def load_settings(flags: NodeFlags | None, env: Mapping[str, str] = os.environ) 
             raise ConfigError(f"--set {pair!r} is not SECTION.KEY=VALUE")
         values[key] = value
     return settings.load(flags=values, env=env, toml_text=_config_text(given.config, env))
+
+
+def load_command_settings(flags: NodeFlags | None) -> Settings:
+    """Settings of a command that may run a node of its own: quiet unless a level was asked for."""
+    loaded = load_settings(flags)
+    if loaded.origins["log_level"] != "default":
+        logs.configure(loaded.settings.log_level, loaded.settings.log_format)
+    return loaded.settings
 
 
 def config_path(env: Mapping[str, str]) -> Path:

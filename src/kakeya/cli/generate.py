@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter
 
 from kakeya.cli.client import refusal_of
 from kakeya.cli.embedded import node_stub
-from kakeya.cli.flags import NodeFlags, load_settings
+from kakeya.cli.flags import NodeFlags, load_command_settings
 from kakeya.config.settings import Settings
 from kakeya.errors import Refused, demand
 from kakeya.rpc.status import RpcFailedError
@@ -84,7 +84,7 @@ def generate(
         The prompt; "-" or nothing reads it from stdin.
     """
     asked = given or GenerateFlags()
-    settings = load_settings(flags).settings
+    settings = load_command_settings(flags)
     prompts = read_prompts(prompt, asked)
     requests = [request_for(text, asked, flags or NodeFlags()) for text in prompts]
     return trio.run(_run, requests, asked, settings)

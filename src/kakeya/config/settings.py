@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -186,7 +186,22 @@ def _convert(key: str, value: Any, kind: Any, origin: str) -> Any:
     try:
         return msgspec.convert(value, kind, strict=origin in ("default", "file"))
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{key} is {value!r} ({origin}): {error}") from None
+        choices = _choices(kind)
+        why = f"it must be one of {', '.join(choices)}" if choices else str(error)
+        raise ConfigError(f"{key} is {value!r} ({origin}): {why}") from None
+
+
+def _choices(kind: Any) -> list[str]:
+    """The words a key may have, empty when it is not limited to words."""
+    choices: list[str] = []
+    for part in get_args(kind):
+        if isinstance(part, str):
+            choices.append(part)
+        elif part is int:
+            choices.append("a number")
+        else:
+            return []
+    return sorted(choices)
 
 
 def _demand_in_bounds(key: str, value: Any, default: Any, origin: str) -> None:

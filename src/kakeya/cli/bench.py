@@ -1,0 +1,218 @@
+"""`kakeya bench`: speculation against plain decoding, in turns on one node, with the ids compared.
+
+`kakeya bench rpc` runs the RPC layer's benchmark of a checkout.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import trio
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from kakeya.cli.bench_prompts import PROMPTS
+from kakeya.cli.client import refusal_of
+from kakeya.cli.embedded import node_stub
+from kakeya.cli.exit_codes import Exit
+from kakeya.cli.flags import NodeFlags, load_command_settings
+from kakeya.cli.generate import GenerateFlags, Outcome, read_prompts, report, request_for
+from kakeya.config.settings import Settings
+from kakeya.errors import demand
+from kakeya.rpc.status import RpcFailedError
+from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
+from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
+
+# Keeps one core busy until it is killed.
+BURN = "while True: pass"
+RPC_BENCH = "tests.bench.rpc_bench"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BenchFlags:
+    node: Annotated[str | None, Parameter(help="HOST:PORT of the node to ask.")] = None
+    embedded: Annotated[bool, Parameter(negative="", help="Run a node in this process.")] = False
+    prompt_file: Annotated[
+        str | None, Parameter(help="Prompts of your own: one JSON string a line.")
+    ] = None
+    max_tokens: Annotated[int, Parameter(help="Most tokens a generation.")] = 64
+    rounds: Annotated[int, Parameter(help="Times each pair is measured.")] = 3
+    busy: Annotated[bool, Parameter(negative="", help="Keep one core busy meanwhile.")] = False
+    verify: Annotated[bool, Parameter(negative="", help="Only compare the ids.")] = False
+    json: Annotated[bool, Parameter(negative="", help="Print JSON.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One prompt decoded plainly and with drafts, one right after the other."""
+
+    kind: str
+    plain: dict[str, Any]
+    drafted: dict[str, Any]
+
+    @property
+    def ids_equal(self) -> bool:
+        return bool(self.plain["ids"] == self.drafted["ids"])
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster than plain decoding."""
+        plain_rate = float(self.plain["timings"]["tokens_per_second"])
+        return float(self.drafted["timings"]["tokens_per_second"]) / max(plain_rate, 1e-9)
+
+
+def bench(
+    what: str = "", *rest: str, given: BenchFlags | None = None, flags: NodeFlags | None = None
+) -> int:
+    """Measure speculation against plain decoding, side by side.
+
+    Parameters
+    ----------
+    what
+        Nothing, or rpc: the RPC layer beside grpc.aio and others (in a checkout).
+    """
+    asked = given or BenchFlags()
+    if what == "rpc":
+        return _bench_rpc([*rest, *(["--json"] if asked.json else [])])
+    demand(not what, "INVALID_ARGUMENT", f"no benchmark {what!r}; there is rpc, or none named")
+    demand(asked.rounds >= 1, "INVALID_ARGUMENT", f"--rounds is {asked.rounds}, at least 1")
+    settings = load_command_settings(flags)
+    burning = subprocess.Popen([sys.executable, "-c", BURN]) if asked.busy else None
+    try:
+        pairs = trio.run(_measure, asked, flags or NodeFlags(), settings)
+    finally:
+        if burning is not None:
+            burning.kill()
+            burning.wait()
+    rows = [summary(kind, pairs) for kind in dict.fromkeys(pair.kind for pair in pairs)]
+    if asked.json:
+        print(msgspec.json.encode({"runs": rows}).decode())
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(as_table(rows))
+    return Exit.OK if all(row["ids_equal"] for row in rows) else Exit.FAILURE
+
+
+def _bench_rpc(arguments: list[str]) -> int:
+    demand(
+        importlib.util.find_spec("tests") is not None
+        and importlib.util.find_spec(RPC_BENCH) is not None,
+        "UNAVAILABLE",
+        "the RPC benchmark is part of the checkout; run it there with `just bench rpc`",
+    )
+    return subprocess.run([sys.executable, "-m", RPC_BENCH, *arguments], check=False).returncode
+
+
+async def _measure(asked: BenchFlags, flags: NodeFlags, settings: Settings) -> list[Pair]:
+    prompts = _prompts(asked)
+    async with node_stub(node=asked.node, embedded=asked.embedded, settings=settings) as stub:
+        try:
+            return await _pairs(stub, prompts, asked, flags)
+        except RpcFailedError as error:
+            refused = refusal_of(error)
+    raise refused
+
+
+def _prompts(asked: BenchFlags) -> list[tuple[str, str]]:
+    if asked.prompt_file is None:
+        return list(PROMPTS)
+    given = GenerateFlags(prompt_file=asked.prompt_file)
+    return [("given", text) for text in read_prompts("", given)]
+
+
+async def _pairs(
+    stub: NodeServiceStub, prompts: list[tuple[str, str]], asked: BenchFlags, flags: NodeFlags
+) -> list[Pair]:
+    found = []
+    await _one(stub, request_for(prompts[0][1], GenerateFlags(max_tokens=4), flags))  # warm
+    for number in range(1 if asked.verify else asked.rounds):
+        for kind, text in prompts:
+            given = GenerateFlags(max_tokens=asked.max_tokens)
+            drafted = request_for(text, given, flags)
+            plain = request_for(text, GenerateFlags(max_tokens=asked.max_tokens, plain=True), flags)
+            # Whoever goes first may find a cooler machine: take turns.
+            if number % 2:
+                second = await _one(stub, drafted)
+                found.append(Pair(kind, await _one(stub, plain), second))
+            else:
+                first = await _one(stub, plain)
+                found.append(Pair(kind, first, await _one(stub, drafted)))
+    return found
+
+
+async def _one(stub: NodeServiceStub, request: pb.GenerateRequest) -> dict[str, Any]:
+    outcome = Outcome()
+    async with aclosing(stub.Generate(request)) as events:
+        async for event in events:
+            outcome.add(event)
+    return report(outcome)
+
+
+def summary(kind: str, pairs: list[Pair]) -> dict[str, Any]:
+    """One row: all pairs of a kind of prompt."""
+    mine = [pair for pair in pairs if pair.kind == kind]
+    blocks = [b for pair in mine for b in pair.drafted["blocks"] if b["num_drafts"]]
+    return {
+        "prompts": kind,
+        "num_pairs": len(mine),
+        "proposer": ", ".join(sorted({b["proposer"] or "" for b in blocks})) or None,
+        "drafted_on": sorted({b["drafted_on"] or "" for b in blocks}),
+        "tokens_per_second": _median(p.drafted["timings"]["tokens_per_second"] for p in mine),
+        "plain_tokens_per_second": _median(p.plain["timings"]["tokens_per_second"] for p in mine),
+        "prefill_s": _median(p.drafted["timings"]["prefill_s"] for p in mine),
+        "ratio": _median(p.ratio for p in mine),
+        "mean_acceptance_length": _acceptance_len(blocks),
+        "acceptance_by_position": acceptance_by_position(blocks),
+        "ids_equal": all(pair.ids_equal for pair in mine),
+    }
+
+
+def _median(values: Any) -> float:
+    return round(float(statistics.median(values)), 3)
+
+
+def _acceptance_len(blocks: list[dict[str, Any]]) -> float:
+    accepted = sum(block["num_accepted"] for block in blocks)
+    return round(1 + accepted / len(blocks), 3) if blocks else 1.0
+
+
+def acceptance_by_position(blocks: list[dict[str, Any]]) -> list[float]:
+    """Per position: blocks that had it accepted, over blocks that offered it."""
+    longest = max((block["num_drafts"] for block in blocks), default=0)
+    shares = []
+    for position in range(longest):
+        offered = [block for block in blocks if block["num_drafts"] > position]
+        accepted = [block for block in offered if block["num_accepted"] > position]
+        shares.append(round(len(accepted) / len(offered), 3))
+    return shares
+
+
+def as_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None)
+    columns = (
+        "prompts", "drafted by", "prefill s", "plain tokens/s", "tokens/s", "ratio",
+        "acceptance length", "accepted by position", "ids",
+    )  # fmt: skip
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(
+            f"{row['prompts']} ({row['num_pairs']})",
+            f"{row['proposer'] or '-'} on {', '.join(row['drafted_on']) or '-'}",
+            f"{row['prefill_s']:.2f}",
+            f"{row['plain_tokens_per_second']:.1f}",
+            f"{row['tokens_per_second']:.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['mean_acceptance_length']:.2f}",
+            " ".join(f"{share:.2f}" for share in row["acceptance_by_position"][:6]) or "-",
+            "equal" if row["ids_equal"] else "DIFFERENT",
+        )
+    return table
