@@ -199,8 +199,10 @@ def _choices(kind: Any) -> list[str]:
             choices.append(part)
         elif part is int:
             choices.append("a number")
-        else:
+        elif not (nested := _choices(part)):
             return []
+        else:
+            choices.extend(nested)
     return sorted(choices)
 
 
