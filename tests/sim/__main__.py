@@ -38,11 +38,11 @@ def holds(seed: int) -> bool:
     """Run one seed; says what broke, and how to see it again."""
     try:
         trio.run(storm, seed, clock=trio.testing.MockClock(autojump_threshold=0))
-    except* AssertionError as broken:
-        first: BaseException = broken
+    except (AssertionError, ExceptionGroup) as error:
+        first: BaseException = error
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        sys.stdout.write(f"\nseed {seed} failed: {first}\nrepeat it with: just sim {seed}\n")
+        sys.stdout.write(f"\nseed {seed} failed: {first!r}\nrepeat it with: just sim {seed}\n")
         return False
     return True
 

@@ -20,5 +20,5 @@ def test_a_broken_seed_says_how_to_repeat_it(capsys, monkeypatch):
     monkeypatch.setattr(sim, "storm", broken)
     assert sim.main(["7"]) == 1
     said = capsys.readouterr().out
-    assert "seed 7 failed: a card was lost" in said
+    assert "seed 7 failed: AssertionError('a card was lost')" in said
     assert "just sim 7" in said
