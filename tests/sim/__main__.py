@@ -11,6 +11,7 @@ import time
 
 import trio.testing
 
+from kakeya import logs
 from tests.sim.storm import storm
 
 
@@ -20,6 +21,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     asked = parser.parse_args(argv)
+    logs.configure("error", "auto")
     if asked.seeds < 1:
         parser.error(f"--seeds is {asked.seeds}, it must be at least 1")
     first, count = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
