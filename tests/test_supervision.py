@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import trio
 
@@ -18,7 +20,7 @@ async def test_a_failing_child_is_started_again_with_back_off_until_its_budget_i
 
     with pytest.raises(ValueError, match="no luck"):
         await supervise("child", child, POLICY)
-    waits_s = [b - a for a, b in zip(starts_s, starts_s[1:], strict=False)]
+    waits_s = [b - a for a, b in itertools.pairwise(starts_s)]
     assert waits_s == [1.0, 2.0, 3.0]
 
 
