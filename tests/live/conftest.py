@@ -30,7 +30,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def slow_folder(tmp_path_factory) -> Path:
     """Steps long enough that something can happen in the middle of a generation."""
-    return write_folder(tmp_path_factory.mktemp("slow"), seed=3, hidden_size=512, num_layers=16)
+    return write_folder(tmp_path_factory.mktemp("slow"), seed=3, hidden_size=256, num_layers=10)
 
 
 @pytest.fixture(scope="session")
