@@ -55,3 +55,7 @@ bench *args: setup
 # a simulated fleet on a mock clock: just sim SEED, just sim --seeds 100
 sim *args: setup
     @{{python}} -m tests.sim "$@"
+
+# hostile connections against the RPC layer: just fuzz --connections 10000 --seed 1
+fuzz *args: setup
+    @{{python}} -m tests.rpc.hostile "$@"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import cyclopts
+import structlog
 from rich.console import Console
 
 from kakeya import logs
@@ -18,6 +19,8 @@ from kakeya.cli.exit_codes import Exit, exit_for
 from kakeya.compute.threads import prepare_environment
 from kakeya.config.settings import ConfigError
 from kakeya.errors import Refused
+
+log = structlog.get_logger(__name__)
 
 app = cyclopts.App(
     name="kakeya",
@@ -28,6 +31,7 @@ app = cyclopts.App(
 for verb in ("run", "generate", "fleet", "bench", "models", "spec"):
     app.command(f"kakeya.cli.{verb}:{verb}", name=verb)
 app.command("kakeya.cli.config:config_app", name="config")
+app.command("kakeya.cli.cert:cert_app", name="cert")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,19 +47,40 @@ def status_of(argv: list[str]) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         result = app(argv, exit_on_error=False, print_error=False)
-    except cyclopts.CycloptsError as error:
-        return _say(errors, str(error).strip() or type(error).__name__, Exit.USAGE)
-    except ConfigError as error:
-        return _say(errors, str(error), Exit.CONFIG)
-    except Refused as error:
-        return _say(errors, error.why, exit_for(error.status))
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.FAILURE
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        # Here, and not when Python ends: a reader that has gone is then one case among others.
+        sys.stdout.flush()
+    except BaseExceptionGroup as group:
+        return _status_of_error(errors, _first(group))
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the command
+        return _status_of_error(errors, error)
     return int(result) if isinstance(result, int) else Exit.OK
+
+
+def _first(error: BaseException) -> BaseException:
+    """What a nursery wrapped; the first of several."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _status_of_error(errors: Console, error: BaseException) -> int:
+    match error:
+        case cyclopts.CycloptsError():
+            return _say(errors, str(error).strip() or type(error).__name__, Exit.USAGE)
+        case ConfigError():
+            return _say(errors, str(error), Exit.CONFIG)
+        case Refused():
+            return _say(errors, error.why, exit_for(error.status))
+        case BrokenPipeError():
+            # Whoever read our output has gone; Python would complain again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.FAILURE
+        case KeyboardInterrupt():
+            return Exit.INTERRUPTED
+    # Our own mistake.  Who wants its trace asks for it.
+    log.debug("the command failed", exc_info=error)
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return _say(errors, f"unexpected {what} (--log-level debug shows where)", Exit.FAILURE)
 
 
 def _say(errors: Console, line: str, status: Exit) -> int:

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kakeya.config.settings import Settings
+from kakeya.config.settings import ConfigError, Settings
 from kakeya.errors import STATUS_NAMES, Refused, demand
-from kakeya.node.identity import call_metadata
+from kakeya.node.identity import call_metadata, tls_files
 from kakeya.rpc.channel import Channels, TcpDialer
+from kakeya.rpc.security import dialling_tls, read_fleet_key
 from kakeya.rpc.status import RpcFailedError, status_name, status_text
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
 
@@ -38,8 +39,9 @@ async def local_address(settings: Settings, node: str | None) -> str:
 @asynccontextmanager
 async def stub_at(address: str, settings: Settings) -> AsyncIterator[NodeServiceStub]:
     """A stub for the node at `address`; its calls raise RpcFailedError."""
+    read_credentials(settings)
     channels = Channels(
-        dialer=TcpDialer(settings.rpc),
+        dialer=TcpDialer(settings.rpc, dialling_tls(tls_files(settings))),
         limits=settings.rpc,
         rng=random.Random(os.urandom(8)),
         metadata=call_metadata(settings, os.environ),
@@ -48,6 +50,15 @@ async def stub_at(address: str, settings: Settings) -> AsyncIterator[NodeService
         await nursery.start(channels.serve)
         yield NodeServiceStub(channels.to(address))
         nursery.cancel_scope.cancel()
+
+
+def read_credentials(settings: Settings) -> str:
+    """The fleet's key, or "".  Raises ConfigError when it or a TLS file is not what it should be."""
+    try:
+        dialling_tls(tls_files(settings))
+        return read_fleet_key(settings.fleet_key_file, os.environ)
+    except Refused as error:
+        raise ConfigError(error.why) from None
 
 
 async def answers(host: str, port: int) -> bool:

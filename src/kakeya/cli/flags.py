@@ -80,6 +80,13 @@ class NodeFlags:
     fleet_key_file: Annotated[str | None, _flag(SECURITY, "File with the fleet's shared key.")] = (
         None
     )
+    tls_cert: Annotated[
+        str | None, _flag(SECURITY, "This node's certificate (PEM), see `kakeya cert`.")
+    ] = None
+    tls_key: Annotated[str | None, _flag(SECURITY, "The certificate's key (PEM).")] = None
+    tls_ca: Annotated[
+        str | None, _flag(SECURITY, "The fleet's CA (PEM): only its nodes are talked to.")
+    ] = None
     insecure: Annotated[
         bool | None, _flag(SECURITY, "Bind beyond loopback without key or TLS.")
     ] = None

@@ -9,21 +9,25 @@ from collections.abc import AsyncIterator
 import trio
 
 from kakeya import logs
+from kakeya.cli.client import read_credentials
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_settings, state_folder
 from kakeya.config.settings import ConfigError, Settings
 from kakeya.errors import Refused
 from kakeya.node.run import RunningNode, run_node
 from kakeya.node.seams import host_seams
-from kakeya.rpc.security import bind_trouble, read_fleet_key
+from kakeya.rpc.security import bind_trouble
 
 
 def run(*, flags: NodeFlags | None = None) -> int:
     """Run a node: find the fleet, serve drafts, decode."""
     settings = load_settings(flags).settings
-    key = read_fleet_key(settings.fleet_key_file, os.environ)
+    key = read_credentials(settings)
     trouble = bind_trouble(
-        settings.host, has_key=bool(key), has_tls=False, is_insecure=settings.insecure
+        settings.host,
+        has_key=bool(key),
+        has_tls=bool(settings.tls_cert),
+        is_insecure=settings.insecure,
     )
     if trouble:
         raise ConfigError(trouble)

@@ -35,7 +35,11 @@ class RpcLimits:
     # Answers a peer provokes (PING, SETTINGS, RST) while it does not read.
     max_unread_answer_bytes: int = 1 << 20
     read_bytes: int = 256 << 10
+    # Addresses tried of those that a peer's name stands for.
+    max_addresses: int = 8
     dial_s: float = 5.0
+    # The next address of a name is tried when one has not answered for this long (RFC 8305).
+    dial_stagger_s: float = 0.25
     # TLS, the preface, the first SETTINGS and their acknowledgement, each.
     handshake_s: float = 5.0
     # A frame or a header block, from its first byte to its last.

@@ -52,6 +52,9 @@ class Settings:
     exact: Literal["guarded", "strict"] = "guarded"
     memory_limit: int = 0
     fleet_key_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
     insecure: bool = False
     offline: bool = False
     log_level: Level = "info"
@@ -79,6 +82,8 @@ ALIASES = {
     "fleet_interval": "fleet.interval_s",
     "fleet_ttl": "fleet.ttl_s",
 }
+# All three or none: half a TLS setting would be no TLS, and nobody would notice.
+TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 MAX_FILE_BYTES = 1 << 20
 
 
@@ -126,6 +131,7 @@ def load(*, flags: Mapping[str, Any], env: Mapping[str, str], toml_text: str) ->
             origins[key] = origin
     for key, value in values.items():
         _demand_in_bounds(key, value, known[key][1], origins[key])
+    _demand_whole_tls(values)
     return Loaded(_build(values), origins)
 
 
@@ -215,6 +221,13 @@ def _demand_in_bounds(key: str, value: Any, default: Any, origin: str) -> None:
         least = "above 0" if low == 1e-9 else f"at least {low:g}"
         most = "" if high == float("inf") else f" and at most {high:g}"
         raise ConfigError(f"{key} is {value} ({origin}), it must be {least}{most}")
+
+
+def _demand_whole_tls(values: Mapping[str, Any]) -> None:
+    missing = [key for key in TLS_KEYS if not values[key]]
+    if missing and len(missing) < len(TLS_KEYS):
+        given = next(key for key in TLS_KEYS if values[key])
+        raise ConfigError(f"{given} is given without {' and '.join(missing)}, TLS needs all three")
 
 
 def _build(values: Mapping[str, Any]) -> Settings:

@@ -11,7 +11,7 @@ import psutil
 
 from kakeya.config.settings import Settings
 from kakeya.fleet.service import fleet_metadata
-from kakeya.rpc.security import key_metadata, read_fleet_key
+from kakeya.rpc.security import TlsFiles, key_metadata, read_fleet_key
 
 
 def platform_label() -> str:
@@ -30,6 +30,13 @@ def mlx_version() -> str:
         return version("mlx")
     except PackageNotFoundError:
         return ""
+
+
+def tls_files(settings: Settings) -> TlsFiles | None:
+    """The certificate that this node, or a command to it, shows; None: it speaks plainly."""
+    if not settings.tls_cert:
+        return None
+    return TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
 
 
 def call_metadata(settings: Settings, env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -25,12 +25,20 @@ from kakeya.node.offers import Offers
 from kakeya.node.seams import Seams
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.endpoint import Admit, Call, Endpoint
+from kakeya.rpc.flow import Budget
 from kakeya.rpc.health import Health, HealthService
 from kakeya.rpc.reflection import reflection_services
 from kakeya.rpc.security import guarded_by, read_fleet_key
 from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceStub
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
+# Services whose messages stay small: no peer needs tensors' room to gossip.
+SMALL_SERVICES = (
+    "kakeya.v1.CapabilityService",
+    HEALTH_SERVICE,
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +61,13 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
     """Raises Refused for settings that cannot work together."""
     _demand_sound(settings)
     drafting_device = seams.make_device("drafting")
+    budget = Budget(settings.rpc.node_budget_bytes)
     channels = Channels(
         dialer=seams.dialer,
         limits=settings.rpc,
         rng=seams.rng("channels"),
         metadata=identity.call_metadata(settings, os.environ),
+        budget=budget,
     )
     fleet = _fleet(settings, seams, channels)
     offers = Offers(fleet)
@@ -95,6 +105,8 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
             services,
             limits=settings.rpc,
             admit=_admit(settings),
+            max_message_bytes=dict.fromkeys(SMALL_SERVICES, settings.rpc.max_small_message_bytes),
+            budget=budget,
         ),
         ngram=ngram,
         health=health,

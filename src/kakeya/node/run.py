@@ -14,10 +14,12 @@ import trio
 from kakeya.config.settings import Settings
 from kakeya.fleet.store import Store
 from kakeya.node.chores import load_verifier, measure_drafting
+from kakeya.node.identity import tls_files
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
 from kakeya.node.seams import Seams
 from kakeya.rpc.listener import Server, open_server
+from kakeya.rpc.security import listening_tls
 from kakeya.supervision import RestartPolicy, supervise
 
 log = structlog.get_logger(__name__)
@@ -66,7 +68,8 @@ async def run_node(
     Reports a RunningNode once it listens.  Raises Refused for what keeps it from starting.
     """
     parts = build_parts(settings, seams)
-    server = await open_server(settings.host, settings.port, limits=settings.rpc)
+    tls = listening_tls(tls_files(settings))
+    server = await open_server(settings.host, settings.port, limits=settings.rpc, tls=tls)
     running = RunningNode(parts.fleet.node_id, server.address)
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:

@@ -18,9 +18,11 @@ from kakeya.compute.device import LivingDevice, ThreadDevice
 from kakeya.config.settings import Settings
 from kakeya.fleet.discovery import Route, udp_route
 from kakeya.fleet.store import FileStore, MemoryStore, Store
+from kakeya.node.identity import tls_files
 from kakeya.node.served import ServedModel, load_served
 from kakeya.node.state import claim_state
 from kakeya.rpc.channel import Dialer, TcpDialer
+from kakeya.rpc.security import dialling_tls
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +60,7 @@ def _real(settings: Settings, store: Store) -> Seams:
     return Seams(
         wall=time.time,  # noqa: TID251 - here is where the real clock comes in
         rng=lambda purpose: random.Random(os.urandom(16)),
-        dialer=TcpDialer(settings.rpc),
+        dialer=TcpDialer(settings.rpc, dialling_tls(tls_files(settings))),
         route=udp_route,
         store=store,
         make_device=lambda name: ThreadDevice(

@@ -48,12 +48,14 @@ class Channels:
         limits: RpcLimits,
         rng: random.Random,
         metadata: Sequence[tuple[str, str]] = (),
+        budget: Budget | None = None,
     ) -> None:
         self.dialer = dialer
         self.limits = limits
         self.rng = rng
         self.metadata_block = encode_metadata(metadata)
-        self.budget = Budget(limits.node_budget_bytes)
+        # A node hands the same one to its endpoint: the limit is on what both hold together.
+        self.budget = budget or Budget(limits.node_budget_bytes)
         self.scratch = bytearray(limits.read_bytes)
         self._channels: OrderedDict[str, Channel] = OrderedDict()
         self._nursery: trio.Nursery | None = None

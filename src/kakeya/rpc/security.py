@@ -8,7 +8,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def bind_trouble(host: str, *, has_key: bool, has_tls: bool, is_insecure: bool) 
         return ""
     return (
         f"host is {host}, which others can reach: give every node a fleet key"
-        " (--fleet-key-file), or trust the network with --insecure"
+        " (--fleet-key-file) or a certificate (--tls-cert), or trust the network with --insecure"
     )
 
 
@@ -102,6 +103,48 @@ def is_loopback_host(host: str) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Names of PEM files: a node's certificate, its key, and the CA of its fleet."""
+
+    cert_file: str
+    key_file: str
+    ca_file: str
+
+
+def listening_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
+    """server_tls() of the files; None without.  Raises Refused naming the file that is wrong."""
+    return _loaded(server_tls, files)
+
+
+def dialling_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
+    """client_tls() of the files; None without.  Raises Refused naming the file that is wrong."""
+    return _loaded(client_tls, files)
+
+
+def _loaded(make: Callable[..., ssl.SSLContext], files: TlsFiles | None) -> ssl.SSLContext | None:
+    if files is None:
+        return None
+    # OpenSSL's own errors do not say which file they are about.
+    for flag, name in (
+        ("--tls-cert", files.cert_file),
+        ("--tls-key", files.key_file),
+        ("--tls-ca", files.ca_file),
+    ):
+        try:
+            with Path(name).open("rb") as file:
+                file.read(1)
+        except OSError as error:
+            why = f"cannot read {flag} {name}: {error.strerror}"
+            raise Refused("FAILED_PRECONDITION", why) from None
+    try:
+        return make(cert_file=files.cert_file, key_file=files.key_file, ca_file=files.ca_file)
+    except ssl.SSLError as error:
+        reason = (error.reason or "not PEM").replace("_", " ").lower()
+        why = f"--tls-cert, --tls-key and --tls-ca do not go together: {reason}"
+        raise Refused("FAILED_PRECONDITION", why) from None
+
+
 def server_tls(*, cert_file: str, key_file: str, ca_file: str) -> ssl.SSLContext:
     """For listening: who calls must show a certificate of the fleet's CA."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca_file)
@@ -117,7 +160,8 @@ def client_tls(*, cert_file: str, key_file: str, ca_file: str) -> ssl.SSLContext
 
 def _with_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(cert_file, key_file)
+    # No password: a node that waits at a prompt would hang its service for ever.
+    context.load_cert_chain(cert_file, key_file, password="")
     context.set_alpn_protocols(["h2"])
     return context
 
