@@ -22,7 +22,11 @@ def configure(level: str, log_format: Literal["auto", "pretty", "json"]) -> None
     ]
     last: list[Any] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.dev.ConsoleRenderer(colors=pretty and sys.stderr.isatty())
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            # The renderer's own choice prints every local variable: prompts and keys among them.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
         if pretty
         else structlog.processors.JSONRenderer(),
     ]

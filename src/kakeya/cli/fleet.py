@@ -14,6 +14,7 @@ from rich.table import Table
 from kakeya.cli.client import local_address, refusal_of, stub_at
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.config.settings import Settings
+from kakeya.errors import demand
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 
@@ -31,6 +32,7 @@ def fleet(
     flags: NodeFlags | None = None,
 ) -> int:
     """Show the fleet as a node sees it: a table, or JSON."""
+    demand(action in ("", "plan"), "INVALID_ARGUMENT", f"no action {action!r}; there is plan")
     settings = load_settings(flags).settings
     request = pb.GetFleetRequest(plan=action == "plan", role=2, model_id=model)
     answer = trio.run(_ask, request, node, settings)
