@@ -37,12 +37,12 @@ def run(*, flags: NodeFlags | None = None) -> int:
 
 async def _serve(settings: Settings) -> Exit:
     seams = host_seams(settings, state_folder(os.environ), os.environ)
-    status = Exit.OK
+    running: RunningNode | None = None
     refused: Refused | None = None
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             try:
-                running: RunningNode = await nursery.start(run_node, settings, seams)
+                running = await nursery.start(run_node, settings, seams)
             except* Refused as group:
                 refused = _only(group)
             else:
@@ -52,11 +52,11 @@ async def _serve(settings: Settings) -> Exit:
                 )
                 nursery.start_soon(_watch, signals, running, nursery.cancel_scope)
                 await running.ended()
-                status = Exit.INTERRUPTED if running.was_interrupted else Exit.OK
                 nursery.cancel_scope.cancel()
     if refused is not None:
         raise refused
-    return status
+    # Read out here: a second signal cancels the wait above, and the status is the same.
+    return Exit.INTERRUPTED if running and running.was_interrupted else Exit.OK
 
 
 async def _watch(
