@@ -53,7 +53,7 @@ async def stub_at(address: str, settings: Settings) -> AsyncIterator[NodeService
 
 
 def read_credentials(settings: Settings) -> str:
-    """The fleet's key, or "".  Raises ConfigError when it or a TLS file is not what it should be."""
+    """The fleet's key, or "".  Raises ConfigError when it or a TLS file is not sound."""
     try:
         dialling_tls(tls_files(settings))
         return read_fleet_key(settings.fleet_key_file, os.environ)
