@@ -65,9 +65,10 @@ class NodeProcess:
 
 @contextmanager
 def running_node(home: Path, *args: str) -> Iterator[NodeProcess]:
-    """Start `kakeya run --port 0 ARGS` and stop it however the block ends."""
+    """Start `kakeya run ARGS`, on any port where they name none; stop it however the block ends."""
+    port = () if "--port" in args else ("--port", "0")
     process = subprocess.Popen(
-        [*KAKEYA, "run", "--port", "0", *args],
+        [*KAKEYA, "run", *port, *args],
         env=environment(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
