@@ -38,7 +38,7 @@ def node(tmp_path):
         yield running
 
 
-@pytest.mark.spec("R-16")
+@pytest.mark.spec("R-16", "R-18", "R-19")
 def test_health_is_open_and_reflection_asks_for_the_key(node):
     assert answer(asking(node.grpc, "check")) == {
         "": "SERVING",
@@ -52,7 +52,7 @@ def test_health_is_open_and_reflection_asks_for_the_key(node):
     assert "ExchangeCapabilities" in services["kakeya.v1.CapabilityService"]
 
 
-@pytest.mark.spec("N-02")
+@pytest.mark.spec("N-02", "R-18")
 def test_a_node_that_drains_says_first_that_it_does_not_serve(node):
     watching = asking(node.grpc, "watch")
     assert watching.stdout.readline() == "watching\n"

@@ -15,6 +15,7 @@ from kakeya.rpc.status import RpcFailedError, status_name
 from kakeya.wire.pb.grpc.health.v1 import health_pb2
 from kakeya.wire.pb.grpc.health.v1.health_grpc import HealthStub
 from kakeya.wire.pb.grpc.reflection.v1 import reflection_pb2 as v1
+from kakeya.wire.pb.grpc.reflection.v1.reflection_grpc import ServerReflectionStub
 from kakeya.wire.pb.grpc.reflection.v1alpha import reflection_pb2 as v1alpha
 from tests.interop.grpcio_peer import in_thread, serving
 from tests.interop.test_grpcio import our_client
@@ -34,6 +35,7 @@ def health_call(channel, name, arity):
     )
 
 
+@pytest.mark.spec("R-18")
 async def test_grpcio_checks_and_watches_our_health_without_the_key():
     health = Health([NODE])
     services = [Node().service, HealthService(health).service]
@@ -58,6 +60,7 @@ async def test_grpcio_checks_and_watches_our_health_without_the_key():
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.spec("R-18")
 async def test_our_client_watches_health_and_an_unknown_service_is_told_so():
     health = Health([NODE])
     asked = health_pb2.HealthCheckRequest(service="nobody")
@@ -74,6 +77,7 @@ async def test_our_client_watches_health_and_an_unknown_service_is_told_so():
                 assert (await anext(events)).status == UNKNOWN
 
 
+@pytest.mark.spec("R-19")
 @pytest.mark.parametrize("pb", [v1, v1alpha], ids=["v1", "v1alpha"])
 async def test_grpcio_lists_and_describes_what_we_serve(pb):
     services = [Node().service]
@@ -98,3 +102,29 @@ async def test_grpcio_lists_and_describes_what_we_serve(pb):
     for described in answers[1:3]:
         assert described.file_descriptor_response.file_descriptor_proto
     assert answers[3].error_response.error_code == 5
+
+
+@pytest.mark.spec("R-19")
+async def test_our_client_asks_one_question_after_another_on_one_stream():
+    """purerpc's stub sends and receives in two tasks, begun in any order."""
+    services = [Node().service]
+    services += reflection_services([each.name for each in services])
+    answered = trio.Event()
+
+    async def questions():
+        yield v1.ServerReflectionRequest(file_containing_symbol="no.Such")
+        await answered.wait()
+        yield v1.ServerReflectionRequest(file_containing_symbol=NODE)
+
+    async with (
+        serving(services) as server,
+        our_client(server.port) as stub_of_node,
+    ):
+        stub = ServerReflectionStub(stub_of_node.channel)
+        kinds = []
+        with trio.fail_after(2):
+            async with aclosing(stub.ServerReflectionInfo(questions())) as answers:
+                async for answer in answers:
+                    kinds.append(answer.WhichOneof("message_response"))
+                    answered.set()
+    assert kinds == ["error_response", "file_descriptor_response"]

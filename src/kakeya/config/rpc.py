@@ -21,6 +21,8 @@ class RpcLimits:
     # Calls open at once on one connection, each way.
     max_streams: int = 128
     max_connections: int = 256
+    # Watchers of health at once; each costs a stream and a task.
+    max_health_watchers: int = 256
     # Peers that a node keeps a channel to; those without a connection are forgotten first.
     max_channels: int = 8192
     # Calls that may wait for a free stream or for a dial, per peer.

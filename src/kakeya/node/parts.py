@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from kakeya.compute.device import LivingDevice
+from kakeya.config.rpc import RpcLimits
 from kakeya.config.settings import Settings
 from kakeya.console.admission import Admission
 from kakeya.console.generations import Generations
@@ -89,7 +90,7 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
     servicers = (fleet.servicer(), drafting, NodeServicer(fleet, generations))
     services = [servicer.service for servicer in servicers]
     names = [service.name for service in services]
-    health = Health(names)
+    health = Health(names, max_watchers=settings.rpc.max_health_watchers)
     services += [HealthService(health).service, *reflection_services([*names, HEALTH_SERVICE])]
     return Parts(
         settings=settings,
@@ -105,12 +106,18 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
             services,
             limits=settings.rpc,
             admit=_admit(settings),
-            max_message_bytes=dict.fromkeys(SMALL_SERVICES, settings.rpc.max_small_message_bytes),
+            max_message_bytes=_small_messages(settings.rpc),
             budget=budget,
         ),
         ngram=ngram,
         health=health,
     )
+
+
+def _small_messages(limits: RpcLimits) -> dict[str, int]:
+    """The limit of each small service; never above the general one."""
+    size = min(limits.max_small_message_bytes, limits.max_message_bytes)
+    return dict.fromkeys(SMALL_SERVICES, size)
 
 
 def _demand_sound(settings: Settings) -> None:

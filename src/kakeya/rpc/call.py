@@ -44,6 +44,8 @@ class OutgoingCall:
         self._metadata = encode_metadata(metadata) if metadata else b""
         self._connection: Connection | None = None
         self._stream: Stream | None = None
+        # Only there while somebody waits for the call to be opened by its first message.
+        self._opened: trio.Event | None = None
         self._begun_at = math.inf
 
     async def send(self, payload: bytes, *, ends: bool) -> None:
@@ -85,6 +87,10 @@ class OutgoingCall:
 
     async def receive(self) -> Message | None:
         """The next message; None once the call ended well.  Raises RpcFailedError otherwise."""
+        if self._stream is None:
+            # Stubs that send many messages send and receive in two tasks, begun in any order.
+            self._opened = self._opened or trio.Event()
+            await self._opened.wait()
         connection, stream = self._connection, self._stream_now()
         assert connection is not None
         try:
@@ -140,6 +146,8 @@ class OutgoingCall:
                 if not connection.is_going or connection.closed is not None:
                     raise
         self._connection, self._stream = connection, stream
+        if self._opened is not None:
+            self._opened.set()
         self._begun_at = trio.current_time()
         block = request_head(self._path, channel.authority, channel.scheme)
         deadline = trio.current_effective_deadline()

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Iterable
 
 import trio
 
+from kakeya.config.rpc import RpcLimits
 from kakeya.errors import Refused, demand
 from kakeya.wire.pb.grpc.health.v1 import health_grpc
 from kakeya.wire.pb.grpc.health.v1 import health_pb2 as pb
-
-# Watchers at once; each costs a stream and a task.
-MAX_WATCHERS = 256
 
 
 class Health:
@@ -20,9 +18,12 @@ class Health:
     The node's phase drives it: serving once it listens, not serving first thing on drain.
     """
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(
+        self, services: Iterable[str], *, max_watchers: int = RpcLimits().max_health_watchers
+    ) -> None:
         self._is_serving = dict.fromkeys(["", *services], False)
         self._changed = trio.Event()
+        self._max_watchers = max_watchers
         self._num_watchers = 0
 
     def set_all(self, *, is_serving: bool) -> None:
@@ -51,9 +52,9 @@ class Health:
     async def watch(self, service: str) -> AsyncIterator[int]:
         """The status now and after every change, until closed."""
         demand(
-            self._num_watchers < MAX_WATCHERS,
+            self._num_watchers < self._max_watchers,
             "RESOURCE_EXHAUSTED",
-            f"{self._num_watchers} watch health, the limit is {MAX_WATCHERS}",
+            f"{self._num_watchers} watch health, the limit is {self._max_watchers}",
         )
         self._num_watchers += 1
         try:
