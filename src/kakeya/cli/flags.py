@@ -71,7 +71,7 @@ class NodeFlags:
     offline: Annotated[bool | None, _flag(MODEL, "Never download a model.")] = None
     max_message_bytes: Annotated[int | None, _flag(LIMITS, "Largest gRPC message.")] = None
     memory_limit: Annotated[
-        int | None, _flag(LIMITS, "Bytes of K/V all generations may hold; 0: by free memory.")
+        int | None, _flag(LIMITS, "Bytes of K/V all generations may hold; 0: 4 GiB.")
     ] = None
     set_: Annotated[
         tuple[str, ...] | None,

@@ -81,7 +81,7 @@ def generate(
     Parameters
     ----------
     prompt
-        The prompt; "-" or nothing reads it from stdin.
+        The prompt; without one it is read from stdin.
     """
     asked = given or GenerateFlags()
     settings = load_command_settings(flags)
@@ -112,6 +112,12 @@ def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.Generat
     )
     demand(asked.max_tokens >= 1, "INVALID_ARGUMENT", f"--max-tokens is {asked.max_tokens}, ≥ 1")
     demand(asked.top_k >= 0, "INVALID_ARGUMENT", f"--top-k is {asked.top_k}, it must be ≥ 0")
+    for name, value in (("--sink", flags.sink), ("--window", flags.window)):
+        demand(
+            value is None or 0 <= value < 1 << 32,
+            "INVALID_ARGUMENT",
+            f"{name} is {value}, it must be at least 0 and below 2^32",
+        )
     demand(0 <= asked.seed < 1 << 64, "INVALID_ARGUMENT", f"--seed is {asked.seed}, 0 … 2^64-1")
     return pb.GenerateRequest(
         text=text,
@@ -122,6 +128,8 @@ def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.Generat
         draft_on=flags.draft_on or "",
         num_drafts=int(num_drafts or 0),
         kv_mode=flags.kv or "",
+        kv_sink=flags.sink,
+        kv_window=flags.window,
         exact=flags.exact or "",
         temperature=asked.temperature,
         top_p=asked.top_p,

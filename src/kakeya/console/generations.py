@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from kakeya.config.settings import Settings
+from kakeya.config.settings import BOUNDS, Settings
 from kakeya.console.admission import Admission
 from kakeya.console.slot import ModelSlot, Ready
 from kakeya.decoding import Block, Peers, Sampling, Tally, decode
@@ -140,7 +140,16 @@ def kv_plan(
     longest = ready.engine.verifier.geometry.max_context_len
     max_len = min(longest, prompt_len + request.max_tokens)
     if mode == "window":
-        return KvPlan("window", settings.sink, settings.window, max_len)
+        sink = request.kv_sink if request.HasField("kv_sink") else settings.sink
+        window = request.kv_window if request.HasField("kv_window") else settings.window
+        for key, value in (("sink", sink), ("window", window)):
+            low, high = BOUNDS[key]
+            demand(
+                low <= value <= high,
+                "INVALID_ARGUMENT",
+                f"{key} is {value}, it must be at least {low:g} and at most {high:g}",
+            )
+        return KvPlan("window", sink, window, max_len)
     demand(mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full or window")
     return KvPlan("full", 0, 0, max_len)
 
