@@ -38,6 +38,11 @@ def write_folder(folder: Path, *, seed: int, hidden_size: int = 128, num_layers:
     )
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
+        # The last token says most of what comes next, the ones before it something: the text runs
+        # in circles and leaves them, so that drafts are accepted, cut short and rejected.
+        model.model.embed_tokens.weight.mul_(10)
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(0.1)
         model.lm_head.weight[257].zero_()  # it never ends by itself: lengths are known
     model.save_pretrained(folder)
     chars = {byte: char for char, byte in byte_of_char().items()}

@@ -20,6 +20,7 @@ class Heard:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     drafted_on: list[str] = field(default_factory=list)
+    num_accepted: int = 0
     waits_s: list[float] = field(default_factory=list)
     finish_reason: str = ""
     fallbacks: dict[str, int] = field(default_factory=dict)
@@ -34,6 +35,7 @@ def hear(address: str, *, on_event=None, **request) -> Heard:
             heard.waits_s.append(time.monotonic() - last_s)
             heard.ids.extend(event.ids)
             heard.text += event.text
+            heard.num_accepted += event.block.num_accepted
             if event.block.num_drafts:
                 heard.drafted_on.append(event.block.drafted_on)
             if event.HasField("done"):

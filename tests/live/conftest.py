@@ -24,13 +24,13 @@ class Pair:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("checkpoint"), seed=3)
+    return write_folder(tmp_path_factory.mktemp("checkpoint"), seed=4)
 
 
 @pytest.fixture(scope="session")
 def slow_folder(tmp_path_factory) -> Path:
     """Steps long enough that something can happen in the middle of a generation."""
-    return write_folder(tmp_path_factory.mktemp("slow"), seed=3, hidden_size=256, num_layers=10)
+    return write_folder(tmp_path_factory.mktemp("slow"), seed=4, hidden_size=256, num_layers=10)
 
 
 @pytest.fixture(scope="session")

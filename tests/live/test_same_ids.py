@@ -34,6 +34,8 @@ def test_remote_drafts_local_drafts_and_none_give_the_same_ids(pair, prompt, kv_
     assert plain.drafted_on == []
     assert set(local.drafted_on) == {"attic"}
     assert "cellar" in remote.drafted_on
+    assert local.num_accepted > 0  # something was at stake
+    assert remote.num_accepted > 0
 
 
 def test_they_are_the_same_in_bfloat16(folder, tmp_path):
