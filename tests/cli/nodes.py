@@ -52,6 +52,7 @@ class NodeProcess:
     process: subprocess.Popen[str]
     node_id: str
     grpc: str
+    reader: threading.Thread
     errors: list[str] = field(default_factory=list)
 
     def kill(self) -> None:
@@ -77,12 +78,13 @@ def running_node(home: Path, *args: str) -> Iterator[NodeProcess]:
     errors: list[str] = []
     assert process.stdout is not None
     assert process.stderr is not None
-    threading.Thread(target=_keep, args=(process.stderr, errors), daemon=True).start()
+    reader = threading.Thread(target=_keep, args=(process.stderr, errors), daemon=True)
+    reader.start()
     try:
         ready = _first_line(process.stdout)
         assert ready.startswith("ready "), (ready, errors)
         said = dict(part.split("=", 1) for part in ready.split()[1:])
-        yield NodeProcess(process, said["node_id"], said["grpc"], errors)
+        yield NodeProcess(process, said["node_id"], said["grpc"], reader, errors)
     finally:
         if process.poll() is None:
             process.kill()

@@ -1,0 +1,325 @@
+"""Every flag of `run` and of `generate` has an effect that somebody sees."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from kakeya.cli.flags import NodeFlags
+from kakeya.cli.generate import GenerateFlags
+from tests.cli.nodes import NodeProcess, eventually, fleet_view, run_kakeya, running_node
+from tests.live.checkpoint import write_folder
+
+PROMPT = "the cat sat on the mat and the dog sat on the log; " * 2
+
+# Flag by flag, the test that sees its effect.
+RUN_SEEN_BY = {
+    "host": "test_host_and_insecure",
+    "port": "test_port",
+    "advertise": "test_names_on_the_card",
+    "peer": "test_peer_interval_and_remote_drafting",
+    "fleet_name": "test_names_on_the_card",
+    "node_id": "test_names_on_the_card",
+    "fleet_interval": "test_peer_interval_and_remote_drafting",
+    "fleet_ttl": "test_names_on_the_card",
+    "verifier": "test_verifier_and_dtype_on_the_card",
+    "proposer": "test_a_model_that_this_build_lacks_is_refused",
+    "backend": "test_a_model_that_this_build_lacks_is_refused",
+    "dtype": "test_verifier_and_dtype_on_the_card",
+    "kv": "test_kv_sink_and_window",
+    "sink": "test_kv_sink_and_window",
+    "window": "test_kv_sink_and_window",
+    "num_drafts": "test_the_nodes_own_num_drafts_draft_on_and_exact",
+    "draft_on": "test_the_nodes_own_num_drafts_draft_on_and_exact",
+    "exact": "test_the_nodes_own_num_drafts_draft_on_and_exact",
+    "offline": "test_offline_needs_nothing_from_outside",
+    "max_message_bytes": "test_limits_of_a_node",
+    "memory_limit": "test_limits_of_a_node",
+    "set_": "test_limits_of_a_node",
+    "fleet_key_file": "test_fleet_key_file",
+    "insecure": "test_host_and_insecure",
+    "log_level": "test_log_level_and_format",
+    "log_format": "test_log_level_and_format",
+    "config": "test_config",
+    # The certificates have tests of their own beside the command that issues them.
+    "tls_cert": "",
+    "tls_key": "",
+    "tls_ca": "",
+}
+GENERATE_SEEN_BY = {
+    "max_tokens": "test_max_tokens_and_stop",
+    "stop": "test_max_tokens_and_stop",
+    "raw": "test_raw",
+    "plain": "test_plain_json_and_text",
+    "json": "test_plain_json_and_text",
+    "file": "test_where_prompts_come_from",
+    "prompt_file": "test_where_prompts_come_from",
+    "temperature": "test_sampling",
+    "top_p": "test_sampling",
+    "top_k": "test_sampling",
+    "min_p": "test_sampling",
+    "seed": "test_sampling",
+    "node": "test_node_and_embedded",
+    "embedded": "test_node_and_embedded",
+}
+DRAFTERS = ("--verifier", "none")
+
+
+@dataclass(frozen=True)
+class Verifying:
+    """A node with a small model, and what it says to a prompt."""
+
+    node: NodeProcess
+    home: Path
+
+    def say(self, *args: str, prompt: str = PROMPT, max_tokens: int = 24) -> dict:
+        count = ("--max-tokens", str(max_tokens))
+        asked = ("generate", "--json", "--raw", *count, "--node", self.node.grpc)
+        done = run_kakeya(*asked, *args, prompt, home=self.home)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def refuses(self, *args: str, prompt: str = PROMPT) -> str:
+        done = run_kakeya("generate", "--node", self.node.grpc, *args, prompt, home=self.home)
+        assert done.returncode != 0
+        return done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = write_folder(tmp_path_factory.mktemp("flags") / "tiny", seed=3)
+    template = "<{{ messages[0].content }}>"
+    (made / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|end|>", "chat_template": template})
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain_node(folder, tmp_path_factory):
+    home = tmp_path_factory.mktemp("plain")
+    with running_node(home, "--verifier", str(folder), "--node-id", "attic") as node:
+        yield Verifying(node, home)
+
+
+def test_every_flag_has_a_test():
+    assert set(RUN_SEEN_BY) == {each.name for each in fields(NodeFlags)}
+    assert set(GENERATE_SEEN_BY) == {each.name for each in fields(GenerateFlags)}
+    named = {*RUN_SEEN_BY.values(), *GENERATE_SEEN_BY.values()} - {""}
+    assert named <= set(globals())
+
+
+def test_port(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running_node(tmp_path, *DRAFTERS, "--port", str(port)) as node:
+        assert node.grpc == f"127.0.0.1:{port}"
+
+
+def test_host_and_insecure(tmp_path):
+    with running_node(tmp_path, *DRAFTERS, "--host", "0.0.0.0", "--insecure") as node:
+        assert node.grpc.startswith("0.0.0.0:")
+    refused = run_kakeya("run", *DRAFTERS, "--port", "0", "--host", "0.0.0.0", home=tmp_path)
+    assert refused.returncode == 78
+
+
+def test_names_on_the_card(tmp_path):
+    named = ("--node-id", "porch", "--fleet-name", "b", "--advertise", "10.1.2.3:4567")
+    with running_node(tmp_path, *DRAFTERS, *named, "--fleet-ttl", "77") as node:
+        asked = ("fleet", "--json", "--node", node.grpc, "--fleet-name", "b")
+        view = json.loads(run_kakeya(*asked, home=tmp_path).stdout)
+        assert (view["self"], view["fleet_name"]) == ("porch", "b")
+        assert view["nodes"][0]["grpc_address"] == "10.1.2.3:4567"
+        assert view["nodes"][0]["ttl_s"] == 77
+
+
+def test_peer_interval_and_remote_drafting(plain_node, tmp_path):
+    """A card heard again within seconds: by default it would take ten."""
+    more = ("--fleet-interval", "0.3", "--peer", plain_node.node.grpc, "--node-id", "cellar")
+    with running_node(tmp_path, *DRAFTERS, *more):
+
+        def card() -> dict:
+            return fleet_view(plain_node.node, tmp_path).get("cellar", {})
+
+        eventually(lambda: card().get("models"))
+        ages = [card()["age_s"] for _ in range(3)]
+        assert max(ages) < 3
+        remote = plain_node.say("--draft-on", "cellar", "--num-drafts", "3")
+    on = {block["drafted_on"] for block in remote["blocks"] if block["num_drafts"]}
+    assert "cellar" in on
+
+
+def test_verifier_and_dtype_on_the_card(folder, tmp_path):
+    args = ("--verifier", str(folder), "--dtype", "bfloat16", "--node-id", "attic")
+    with running_node(tmp_path, *args) as node:
+
+        def model() -> dict:
+            models = fleet_view(node, tmp_path)["attic"]["models"]
+            return next((m for m in models if m["role"] == "verifier"), {})
+
+        assert eventually(model)["quantization"] == "bfloat16"
+        assert model()["model_id"] == folder.name
+
+
+@pytest.mark.parametrize("flag", ["--proposer", "--backend"])
+def test_a_model_that_this_build_lacks_is_refused(flag, tmp_path):
+    done = run_kakeya("run", *DRAFTERS, "--port", "0", flag, "nonesuch", home=tmp_path)
+    assert done.returncode in (69, 78)
+    assert "nonesuch" in done.stderr
+
+
+def test_kv_sink_and_window(folder, tmp_path, plain_node):
+    full = plain_node.say()
+    windows = ("--kv", "window", "--window", "16")
+    said = []
+    for sink in ("0", "8"):
+        with running_node(tmp_path, "--verifier", str(folder), *windows, "--sink", sink) as node:
+            there = Verifying(node, tmp_path)
+            said.append(there.say()["ids"])
+            assert there.say("--kv", "full")["ids"] == full["ids"]
+    assert full["ids"] not in said
+    assert said[0] != said[1]
+
+
+def test_the_nodes_own_num_drafts_draft_on_and_exact(folder, tmp_path):
+    args = ("--verifier", str(folder), "--num-drafts", "2", "--draft-on", "local")
+    with running_node(tmp_path, *args, "--node-id", "attic", "--exact", "strict") as node:
+        there = Verifying(node, tmp_path)
+        own, asked = there.say(), there.say("--num-drafts", "4", "--exact", "guarded")
+        assert "guarded, strict" in there.refuses("--exact", "nonsense")
+    assert {block["num_drafts"] for block in own["blocks"]} <= {0, 1, 2}
+    assert {block["drafted_on"] for block in own["blocks"]} <= {"attic", None}
+    assert max(block["num_drafts"] for block in asked["blocks"]) > 2
+    assert own["ids"] == asked["ids"]
+    # strict makes every choice by a pass of its own: none is left to make again.
+    assert own["margin_rechecks"] == 0
+
+
+def test_offline_needs_nothing_from_outside(folder, tmp_path):
+    with running_node(tmp_path, "--verifier", str(folder), "--offline") as node:
+        assert Verifying(node, tmp_path).say()["ids"]
+    shown = run_kakeya("config", "show", "--offline", "--json", home=tmp_path).stdout
+    assert {"key": "offline", "value": True, "origin": "flag"} in json.loads(shown)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--max-message-bytes", "100", "100"),
+        ("--memory-limit", "1000", "1000"),
+        ("--set", "node.max_prompt_bytes=10", "the limit is 10"),
+    ],
+)
+def test_limits_of_a_node(flag, value, why, folder, tmp_path):
+    with running_node(tmp_path, "--verifier", str(folder), flag, value) as node:
+        assert why in Verifying(node, tmp_path).refuses()
+
+
+def test_fleet_key_file(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("a-secret-of-sixteen-characters-or-more\n")
+    key.chmod(0o600)
+    with running_node(tmp_path, *DRAFTERS, "--fleet-key-file", str(key)) as node:
+        asked = ("fleet", "--node", node.grpc)
+        assert run_kakeya(*asked, home=tmp_path).returncode != 0
+        knows = run_kakeya(*asked, "--fleet-key-file", str(key), home=tmp_path)
+        assert knows.returncode == 0, knows.stderr
+
+
+def test_log_level_and_format(tmp_path):
+    def said(*args: str) -> list[str]:
+        with running_node(tmp_path, *DRAFTERS, *args) as node:
+            node.end()
+            eventually(lambda: not node.reader.is_alive())
+            return node.errors
+
+    events = [json.loads(line) for line in said("--log-level", "debug", "--log-format", "json")]
+    assert "debug" in {event["level"] for event in events}
+    assert said("--log-level", "error") == []
+    pretty = said("--log-level", "debug", "--log-format", "pretty")
+    assert pretty
+    assert not any(line.startswith("{") for line in pretty)
+
+
+@pytest.mark.parametrize("flag", ["--config", "-c"])
+def test_config(flag, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('node_id = "porch"\nverifier = "none"\n')
+    with running_node(tmp_path, flag, str(file)) as node:
+        assert node.node_id == "porch"
+
+
+def test_max_tokens_and_stop(plain_node):
+    ten = plain_node.say(max_tokens=10)
+    assert (len(ten["ids"]), ten["finish_reason"]) == (10, "length")
+    text = plain_node.say()["text"]
+    stop = text[6:9]
+    cut = plain_node.say("--stop", stop)
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == text[: text.index(stop)]
+    also = plain_node.say("--stop", "\0 never", "--stop", stop)
+    assert also["text"] == cut["text"]
+
+
+def test_raw(plain_node, tmp_path):
+    asked = ("generate", "--json", "--max-tokens", "4", "--node", plain_node.node.grpc, "abc")
+    chat = json.loads(run_kakeya(*asked, home=tmp_path).stdout)
+    raw = json.loads(run_kakeya(*asked, "--raw", home=tmp_path).stdout)
+    assert chat["prompt_len"] == raw["prompt_len"] + 2  # the template's two brackets
+
+
+def test_plain_json_and_text(plain_node, tmp_path):
+    drafted, plain = plain_node.say("--num-drafts", "4"), plain_node.say("--plain")
+    assert any(block["num_drafts"] for block in drafted["blocks"])
+    assert not any(block["num_drafts"] for block in plain["blocks"])
+    assert plain["ids"] == drafted["ids"]
+    asked = ("generate", "--raw", "--max-tokens", "24", "--node", plain_node.node.grpc, PROMPT)
+    assert run_kakeya(*asked, home=tmp_path).stdout == plain["text"] + "\n"
+
+
+def test_where_prompts_come_from(plain_node, tmp_path):
+    one, many = tmp_path / "one.txt", tmp_path / "many.jsonl"
+    one.write_text(PROMPT)
+    many.write_text(f'{json.dumps(PROMPT)}\n\n"a"\n')
+    asked = ("generate", "--json", "--raw", "--max-tokens", "24", "--node", plain_node.node.grpc)
+
+    def ids(*args: str, stdin: str | None = None) -> list[list[int]]:
+        done = run_kakeya(*asked, *args, stdin=stdin, home=tmp_path)
+        return [json.loads(line)["ids"] for line in done.stdout.splitlines()]
+
+    first = ids(PROMPT)
+    assert len(first) == 1
+    assert ids("--file", str(one)) == ids(stdin=PROMPT) == ids("--", "-", stdin=PROMPT) == first
+    assert ids("--prompt-file", str(many)) == [*first, *ids("a")]
+
+
+def test_sampling(plain_node):
+    greedy = plain_node.say()["ids"]
+    hot = ("--temperature", "1.5")
+    first = plain_node.say(*hot, "--seed", "1")["ids"]
+    assert first != greedy
+    assert plain_node.say(*hot, "--seed", "1")["ids"] == first
+    assert plain_node.say(*hot, "--seed", "2")["ids"] != first
+    for narrow in (("--top-k", "1"), ("--top-p", "0.000001"), ("--min-p", "1.0")):
+        assert plain_node.say(*hot, "--seed", "1", *narrow)["ids"] == greedy
+
+
+def test_node_and_embedded(plain_node, folder, tmp_path):
+    """A node of its own, with a model of its own, though one runs on the port it would ask."""
+    port = plain_node.node.grpc.rpartition(":")[2]
+    asked = ("generate", "--json", "--raw", "--max-tokens", "8", "--port", port)
+    there = json.loads(run_kakeya(*asked, PROMPT, home=tmp_path).stdout)
+    other = write_folder(tmp_path / "other", seed=4)
+    more = ("--embedded", "--verifier", str(other))
+    here = json.loads(run_kakeya(*asked, *more, PROMPT, home=tmp_path).stdout)
+    assert (there["model_id"], here["model_id"]) == (folder.name, "other")
+    named = run_kakeya(
+        "generate", "--json", "--raw", "--max-tokens", "8", "--node", plain_node.node.grpc, PROMPT,
+        home=tmp_path,
+    )  # fmt: skip
+    assert json.loads(named.stdout)["ids"] == there["ids"]
