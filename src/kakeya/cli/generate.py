@@ -128,8 +128,8 @@ def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.Generat
         draft_on=flags.draft_on or "",
         num_drafts=int(num_drafts or 0),
         kv_mode=flags.kv or "",
-        kv_sink=flags.sink,
-        kv_window=flags.window,
+        kv_sink=_count(flags.sink),
+        kv_window=_count(flags.window),
         exact=flags.exact or "",
         temperature=asked.temperature,
         top_p=asked.top_p,
@@ -137,6 +137,10 @@ def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.Generat
         min_p=asked.min_p,
         seed=asked.seed,
     )
+
+
+def _count(value: int | None) -> pb.Count | None:
+    return None if value is None else pb.Count(value=value)
 
 
 async def _run(requests: list[pb.GenerateRequest], asked: GenerateFlags, settings: Settings) -> int:

@@ -140,8 +140,8 @@ def kv_plan(
     longest = ready.engine.verifier.geometry.max_context_len
     max_len = min(longest, prompt_len + request.max_tokens)
     if mode == "window":
-        sink = request.kv_sink if request.HasField("kv_sink") else settings.sink
-        window = request.kv_window if request.HasField("kv_window") else settings.window
+        sink = request.kv_sink.value if request.HasField("kv_sink") else settings.sink
+        window = request.kv_window.value if request.HasField("kv_window") else settings.window
         for key, value in (("sink", sink), ("window", window)):
             low, high = BOUNDS[key]
             demand(
