@@ -124,8 +124,11 @@ def test_a_plain_command_to_a_tls_node_and_the_reverse_fail_fast(tmp_path):
 
 @pytest.mark.spec("N-04", "N-12")
 def test_a_bind_beyond_loopback_with_tls_needs_no_insistence(tmp_path):
-    home = tls_home(tmp_path / "a", new_ca(tmp_path / "tls"), "attic", "10.0.0.2")
-    with running_node(home, *DRAFTING, "--host", "0.0.0.0") as node:
+    ca = new_ca(tmp_path / "tls")
+    home = tls_home(tmp_path / "a", ca, "attic", "10.0.0.2")
+    files = {"cert": "attic.pem", "key": "attic.key", "ca": "ca.pem"}
+    flags = [part for what, name in files.items() for part in (f"--tls-{what}", str(ca / name))]
+    with running_node(home_with(tmp_path / "n"), *DRAFTING, *flags, "--host", "0.0.0.0") as node:
         assert node.node_id in view(node, home)
 
 
