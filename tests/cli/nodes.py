@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import queue
 import signal
@@ -10,20 +12,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+import structlog
+
+from kakeya.cli.app import status_of
 
 KAKEYA = [sys.executable, "-m", "kakeya"]
 # A loaded machine starts Python slowly; nothing here measures time.
 PATIENCE_S = 60.0
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, around: Mapping[str, str] = os.environ) -> dict[str, str]:
     """A clean environment: state and configuration under `home`, the model cache as it is."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("KAKEYA_")}
+    kept = {k: v for k, v in around.items() if not k.startswith("KAKEYA_")}
     return kept | {
         "XDG_STATE_HOME": str(home / "state"),
         "XDG_CONFIG_HOME": str(home / "config"),
@@ -43,6 +49,25 @@ def run_kakeya(
         timeout=timeout_s,
         check=False,
     )
+
+
+def run_here(*args: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """As run_kakeya, in this process: a second sooner, and all but the process the same."""
+    out, err = io.StringIO(), io.StringIO()
+    root, env = logging.getLogger(), dict(os.environ)
+    handlers, level = list(root.handlers), root.level
+    os.environ.clear()
+    os.environ.update(environment(home, env))
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            status = status_of(list(args))
+    finally:
+        os.environ.clear()
+        os.environ.update(env)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
+    return subprocess.CompletedProcess([*KAKEYA, *args], status, out.getvalue(), err.getvalue())
 
 
 @dataclass
@@ -93,7 +118,7 @@ def running_node(home: Path, *args: str) -> Iterator[NodeProcess]:
 
 def fleet_view(node: NodeProcess, home: Path) -> dict[str, dict[str, object]]:
     """`kakeya fleet --json` at `node`: rows by node_id."""
-    done = run_kakeya("fleet", "--json", "--node", node.grpc, home=home)
+    done = run_here("fleet", "--json", "--node", node.grpc, home=home)
     assert done.returncode == 0, done.stderr
     return {row["node_id"]: row for row in json.loads(done.stdout)["nodes"]}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
@@ -11,35 +10,25 @@ import subprocess
 import time
 
 import pytest
-import structlog
 
-from kakeya.cli.app import status_of
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.spec import TABLES
 from kakeya.config.settings import env_name, keys
-from tests.cli.nodes import KAKEYA, PATIENCE_S, environment, run_kakeya, running_node
+from tests.cli.nodes import KAKEYA, PATIENCE_S, environment, run_here, run_kakeya, running_node
 from tests.spec_tables import table
 
 VERBS = ("run", "generate", "fleet", "bench", "models", "spec", "config", "config show")
 
 
 @pytest.fixture
-def kakeya(capsys, monkeypatch, tmp_path):
-    """Runs a command in this process, which is quicker: (status, stdout, stderr)."""
-    for name in [each for each in os.environ if each.startswith("KAKEYA_")]:
-        monkeypatch.delenv(name)
-    for name, value in environment(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    root = logging.getLogger()
-    kept, level = list(root.handlers), root.level
+def kakeya(tmp_path):
+    """Runs a command in this process: (status, stdout, stderr)."""
 
     def run(*args: str) -> tuple[int, str, str]:
-        return status_of(list(args)), *capsys.readouterr()
+        done = run_here(*args, home=tmp_path)
+        return done.returncode, done.stdout, done.stderr
 
-    yield run
-    root.handlers[:] = kept
-    root.setLevel(level)
-    structlog.reset_defaults()
+    return run
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])

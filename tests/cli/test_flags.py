@@ -11,7 +11,7 @@ import pytest
 
 from kakeya.cli.flags import NodeFlags
 from kakeya.cli.generate import GenerateFlags
-from tests.cli.nodes import NodeProcess, eventually, fleet_view, run_kakeya, running_node
+from tests.cli.nodes import NodeProcess, eventually, fleet_view, run_here, run_kakeya, running_node
 from tests.live.checkpoint import write_folder
 
 PROMPT = "the cat sat on the mat and the dog sat on the log; " * 2
@@ -79,12 +79,12 @@ class Verifying:
     def say(self, *args: str, prompt: str = PROMPT, max_tokens: int = 24) -> dict:
         count = ("--max-tokens", str(max_tokens))
         asked = ("generate", "--json", "--raw", *count, "--node", self.node.grpc)
-        done = run_kakeya(*asked, *args, prompt, home=self.home)
+        done = run_here(*asked, *args, prompt, home=self.home)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def refuses(self, *args: str, prompt: str = PROMPT) -> str:
-        done = run_kakeya("generate", "--node", self.node.grpc, *args, prompt, home=self.home)
+        done = run_here("generate", "--node", self.node.grpc, *args, prompt, home=self.home)
         assert done.returncode != 0
         return done.stderr
 
@@ -124,7 +124,7 @@ def test_port(tmp_path):
 def test_host_and_insecure(tmp_path):
     with running_node(tmp_path, *DRAFTERS, "--host", "0.0.0.0", "--insecure") as node:
         assert node.grpc.startswith("0.0.0.0:")
-    refused = run_kakeya("run", *DRAFTERS, "--port", "0", "--host", "0.0.0.0", home=tmp_path)
+    refused = run_here("run", *DRAFTERS, "--port", "0", "--host", "0.0.0.0", home=tmp_path)
     assert refused.returncode == 78
 
 
@@ -132,7 +132,7 @@ def test_names_on_the_card(tmp_path):
     named = ("--node-id", "porch", "--fleet-name", "b", "--advertise", "10.1.2.3:4567")
     with running_node(tmp_path, *DRAFTERS, *named, "--fleet-ttl", "77") as node:
         asked = ("fleet", "--json", "--node", node.grpc, "--fleet-name", "b")
-        view = json.loads(run_kakeya(*asked, home=tmp_path).stdout)
+        view = json.loads(run_here(*asked, home=tmp_path).stdout)
         assert (view["self"], view["fleet_name"]) == ("porch", "b")
         assert view["nodes"][0]["grpc_address"] == "10.1.2.3:4567"
         assert view["nodes"][0]["ttl_s"] == 77
@@ -168,7 +168,7 @@ def test_verifier_and_dtype_on_the_card(folder, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--proposer", "--backend"])
 def test_a_model_that_this_build_lacks_is_refused(flag, tmp_path):
-    done = run_kakeya("run", *DRAFTERS, "--port", "0", flag, "nonesuch", home=tmp_path)
+    done = run_here("run", *DRAFTERS, "--port", "0", flag, "nonesuch", home=tmp_path)
     assert done.returncode in (69, 78)
     assert "nonesuch" in done.stderr
 
@@ -203,7 +203,7 @@ def test_the_nodes_own_num_drafts_draft_on_and_exact(folder, tmp_path):
 def test_offline_needs_nothing_from_outside(folder, tmp_path):
     with running_node(tmp_path, "--verifier", str(folder), "--offline") as node:
         assert Verifying(node, tmp_path).say()["ids"]
-    shown = run_kakeya("config", "show", "--offline", "--json", home=tmp_path).stdout
+    shown = run_here("config", "show", "--offline", "--json", home=tmp_path).stdout
     assert {"key": "offline", "value": True, "origin": "flag"} in json.loads(shown)
 
 
@@ -226,8 +226,8 @@ def test_fleet_key_file(tmp_path):
     key.chmod(0o600)
     with running_node(tmp_path, *DRAFTERS, "--fleet-key-file", str(key)) as node:
         asked = ("fleet", "--node", node.grpc)
-        assert run_kakeya(*asked, home=tmp_path).returncode != 0
-        knows = run_kakeya(*asked, "--fleet-key-file", str(key), home=tmp_path)
+        assert run_here(*asked, home=tmp_path).returncode != 0
+        knows = run_here(*asked, "--fleet-key-file", str(key), home=tmp_path)
         assert knows.returncode == 0, knows.stderr
 
 
@@ -262,14 +262,14 @@ def test_max_tokens_and_stop(plain_node):
     cut = plain_node.say("--stop", stop)
     assert cut["finish_reason"] == "stop"
     assert cut["text"] == text[: text.index(stop)]
-    also = plain_node.say("--stop", "\0 never", "--stop", stop)
+    also = plain_node.say("--stop", "never said", "--stop", stop)
     assert also["text"] == cut["text"]
 
 
 def test_raw(plain_node, tmp_path):
     asked = ("generate", "--json", "--max-tokens", "4", "--node", plain_node.node.grpc, "abc")
-    chat = json.loads(run_kakeya(*asked, home=tmp_path).stdout)
-    raw = json.loads(run_kakeya(*asked, "--raw", home=tmp_path).stdout)
+    chat = json.loads(run_here(*asked, home=tmp_path).stdout)
+    raw = json.loads(run_here(*asked, "--raw", home=tmp_path).stdout)
     assert chat["prompt_len"] == raw["prompt_len"] + 2  # the template's two brackets
 
 
@@ -279,7 +279,7 @@ def test_plain_json_and_text(plain_node, tmp_path):
     assert not any(block["num_drafts"] for block in plain["blocks"])
     assert plain["ids"] == drafted["ids"]
     asked = ("generate", "--raw", "--max-tokens", "24", "--node", plain_node.node.grpc, PROMPT)
-    assert run_kakeya(*asked, home=tmp_path).stdout == plain["text"] + "\n"
+    assert run_here(*asked, home=tmp_path).stdout == plain["text"] + "\n"
 
 
 def test_where_prompts_come_from(plain_node, tmp_path):
@@ -313,12 +313,12 @@ def test_node_and_embedded(plain_node, folder, tmp_path):
     """A node of its own, with a model of its own, though one runs on the port it would ask."""
     port = plain_node.node.grpc.rpartition(":")[2]
     asked = ("generate", "--json", "--raw", "--max-tokens", "8", "--port", port)
-    there = json.loads(run_kakeya(*asked, PROMPT, home=tmp_path).stdout)
+    there = json.loads(run_here(*asked, PROMPT, home=tmp_path).stdout)
     other = write_folder(tmp_path / "other", seed=4)
     more = ("--embedded", "--verifier", str(other))
-    here = json.loads(run_kakeya(*asked, *more, PROMPT, home=tmp_path).stdout)
+    here = json.loads(run_here(*asked, *more, PROMPT, home=tmp_path).stdout)
     assert (there["model_id"], here["model_id"]) == (folder.name, "other")
-    named = run_kakeya(
+    named = run_here(
         "generate", "--json", "--raw", "--max-tokens", "8", "--node", plain_node.node.grpc, PROMPT,
         home=tmp_path,
     )  # fmt: skip
