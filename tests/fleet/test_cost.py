@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import sys
 import time
 from collections.abc import Callable
 
@@ -15,28 +15,33 @@ from tests.fleet.cards import LIMITS, NOW, fleet_of
 from tests.fleet.world import World
 
 
+class Calls:
+    """Counts Python and C calls of this thread: the same on a busy machine as on a quiet one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        sys.setprofile(None)
+
+    def _seen(self, frame: object, event: str, arg: object) -> None:
+        self.count += event in ("call", "c_call")
+
+
+def calls_per_card(act: Callable[[], object], num_cards: int) -> float:
+    with Calls() as calls:
+        act()
+    return calls.count / num_cards
+
+
 def cpu_ms(act: Callable[[], object]) -> float:
     start = time.thread_time()
     act()
     return 1000 * (time.thread_time() - start)
-
-
-def best_ms(prepare: Callable[[], Callable[[], object]], *, enough_ms: float) -> float:
-    """The least CPU time of up to 30 runs: what the work costs when nothing disturbs it.
-
-    Neighbours on the same cores make a run dearer, never cheaper; so the first run that is
-    good enough says it all.
-    """
-    best = cpu_ms(prepare())
-    gc.disable()
-    try:
-        for _ in range(30):
-            best = min(best, cpu_ms(prepare()))
-            if best <= enough_ms:
-                break
-    finally:
-        gc.enable()
-    return best
 
 
 def merging(*, held: list[bytes], sent: list[bytes], now: float) -> Callable[[], object]:
@@ -47,18 +52,23 @@ def merging(*, held: list[bytes], sent: list[bytes], now: float) -> Callable[[],
 
 
 @pytest.mark.spec("F-13")
-def test_a_view_of_a_thousand_cards_costs_at_most_three_milliseconds():
+def test_merging_a_thousand_known_cards_is_a_few_calls_a_card():
     before, after = fleet_of(1000), fleet_of(1000, stamp=NOW + 10)
-    size_kb = sum(map(len, before)) / 1000
-    same = best_ms(lambda: merging(held=before, sent=before, now=NOW), enough_ms=3.0)
-    restamped = best_ms(lambda: merging(held=before, sent=after, now=NOW + 10), enough_ms=3.0)
-    new = best_ms(lambda: merging(held=[], sent=before, now=NOW), enough_ms=50.0)
-    print(  # noqa: T201
-        f"1,000 cards, {size_kb:.0f} KB: unchanged {same:.2f} ms, "
-        f"all re-announced {restamped:.2f} ms, all new {new:.2f} ms (in chunks)"
-    )
-    assert same <= 3.0
-    assert restamped <= 3.0
+
+    def cases() -> dict[str, Callable[[], object]]:
+        return {
+            "unchanged": merging(held=before, sent=before, now=NOW),
+            "re-announced": merging(held=before, sent=after, now=NOW + 10),
+            "new": merging(held=[], sent=before, now=NOW),
+        }
+
+    calls = {name: calls_per_card(act, 1000) for name, act in cases().items()}
+    for name, act in cases().items():
+        print(f"1,000 cards, {name}: {cpu_ms(act):.2f} ms, {calls[name]:.1f} calls a card")  # noqa: T201
+    # A few microseconds a card; decoding one takes about ten times as many calls.
+    assert calls["unchanged"] <= 8
+    assert calls["re-announced"] <= 20
+    assert calls["new"] > 3 * calls["re-announced"]
 
 
 @pytest.mark.spec("F-13")
@@ -72,43 +82,44 @@ def test_the_bytes_of_an_unchanged_view_are_cached():
     )
 
 
-class LongestStep(trio.abc.Instrument):
-    """The longest CPU time of one step of any task."""
+# A step of 20 ms makes some 100,000 calls, at 0.1 to 0.2 microseconds each.
+MAX_CALLS_A_STEP = 60_000
 
-    def __init__(self) -> None:
-        self.longest_ms = 0.0
+
+class LongestStep(trio.abc.Instrument):
+    """The most calls that one step of any task made."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.most_calls = 0
         self.longest_task = ""
-        self._start = time.thread_time()
+        self._calls = calls
+        self._start = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._start = time.thread_time()
+        self._start = self._calls.count
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        step_ms = 1000 * (time.thread_time() - self._start)
-        if step_ms > self.longest_ms:
-            self.longest_ms, self.longest_task = step_ms, task.name
+        num_calls = self._calls.count - self._start
+        if num_calls > self.most_calls:
+            self.most_calls, self.longest_task = num_calls, task.name
 
 
 @pytest.mark.spec("F-13")
-async def test_five_thousand_new_cards_hold_the_loop_for_no_step_over_twenty_milliseconds(
-    autojump_clock,
-):
+async def test_five_thousand_new_cards_are_merged_in_short_steps(autojump_clock):
     frames = fleet_of(5000)
-    gc.collect()
-    gc.freeze()  # what earlier tests left on the heap is not walked at our cost
     async with World.open(seed=1) as world:
         await world.start("attic")
-        watch = LongestStep()
-        trio.lowlevel.add_instrument(watch)
-        for half in (frames[:2500], frames[2500:]):
-            await world.push_raw("attic", b"".join(half))
-        merging_ms = watch.longest_ms
-        await trio.sleep(60)  # a few ticks with all of them
-        trio.lowlevel.remove_instrument(watch)
+        with Calls() as calls:
+            watch = LongestStep(calls)
+            trio.lowlevel.add_instrument(watch)
+            for half in (frames[:2500], frames[2500:]):
+                await world.push_raw("attic", b"".join(half))
+            merging = watch.most_calls
+            await trio.sleep(60)  # a few ticks with all of them
+            trio.lowlevel.remove_instrument(watch)
         print(  # noqa: T201
-            f"5,000 new cards: longest step {merging_ms:.1f} ms, "
-            f"of ticks with {LIMITS.max_cards} nodes {watch.longest_ms:.1f} ms"
+            f"5,000 new cards: at most {merging} calls a step, "
+            f"with ticks of {LIMITS.max_cards} nodes {watch.most_calls}"
         )
         assert len(world.fleet("attic").snapshot()) == LIMITS.max_cards
-        gc.unfreeze()
-        assert watch.longest_ms <= 20, watch.longest_task
+        assert watch.most_calls <= MAX_CALLS_A_STEP, watch.longest_task

@@ -23,6 +23,9 @@ CLIENT = re.compile(r'purerpc\.Client\(\s*("[\w.]+"),\s*channel\s*\)')
 def main() -> None:
     sources = sorted(str(p.relative_to(PROTO)) for p in PROTO.rglob("*.proto"))
     flags = [f"--{kind}_out={PB}" for kind in ("python", "pyi", "purerpc")]
+    # The plugin lies beside the interpreter; nobody has to have activated its environment.
+    plugin = Path(sys.executable).with_name("protoc-gen-purerpc")
+    flags.append(f"--plugin=protoc-gen-purerpc={plugin}")
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", *flags, *sources]
     subprocess.run(command, check=True, cwd=ROOT)
     for source in sources:
