@@ -83,7 +83,7 @@ def test_the_bytes_of_an_unchanged_view_are_cached():
 
 
 # A step of 20 ms makes some 100,000 calls, at 0.1 to 0.2 microseconds each.
-MAX_CALLS_A_STEP = 60_000
+MAX_CALLS_A_STEP = 80_000
 
 
 class LongestStep(trio.abc.Instrument):
