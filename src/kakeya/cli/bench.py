@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import statistics
 import subprocess
 import sys
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -34,6 +35,7 @@ from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
 # Keeps one core busy until it is killed.
 BURN = "while True: pass"
 RPC_BENCH = "tests.bench.rpc_bench"
+PROPOSER = 2  # ModelRole of the wire
 
 
 @Parameter(name="*")
@@ -53,9 +55,13 @@ class BenchFlags:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt decoded plainly and with drafts, one right after the other."""
+    """One prompt decoded plainly and with drafts, one right after the other.
+
+    kind: of prompt.  draft_on: what was asked for: auto, local, remote or a node_id.
+    """
 
     kind: str
+    draft_on: str
     plain: dict[str, Any]
     drafted: dict[str, Any]
 
@@ -82,7 +88,8 @@ def bench(
     """
     asked = given or BenchFlags()
     if what == "rpc":
-        return _bench_rpc([*rest, *(["--json"] if asked.json else [])])
+        given_rounds = ["--rounds", str(asked.rounds)] if asked.rounds != BenchFlags.rounds else []
+        return _bench_rpc([*rest, *given_rounds, *(["--json"] if asked.json else [])])
     demand(not what, "INVALID_ARGUMENT", f"no benchmark {what!r}; there is rpc, or none named")
     demand(asked.rounds >= 1, "INVALID_ARGUMENT", f"--rounds is {asked.rounds}, at least 1")
     settings = load_command_settings(flags)
@@ -93,7 +100,8 @@ def bench(
         if burning is not None:
             burning.kill()
             burning.wait()
-    rows = [summary(kind, pairs) for kind in dict.fromkeys(pair.kind for pair in pairs)]
+    kinds = dict.fromkeys((pair.kind, pair.draft_on) for pair in pairs)
+    rows = [summary(kind, draft_on, pairs) for kind, draft_on in kinds]
     if asked.json:
         print(msgspec.json.encode({"runs": rows}).decode())
     else:
@@ -115,7 +123,8 @@ async def _measure(asked: BenchFlags, flags: NodeFlags, settings: Settings) -> l
     prompts = _prompts(asked)
     async with node_stub(node=asked.node, embedded=asked.embedded, settings=settings) as stub:
         try:
-            return await _pairs(stub, prompts, asked, flags)
+            ways = [flags.draft_on] if flags.draft_on else await _ways(stub)
+            return await _pairs(stub, prompts, asked, [replace(flags, draft_on=w) for w in ways])
         except RpcFailedError as error:
             refused = refusal_of(error)
     raise refused
@@ -128,23 +137,35 @@ def _prompts(asked: BenchFlags) -> list[tuple[str, str]]:
     return [("given", text) for text in read_prompts("", given)]
 
 
+async def _ways(stub: NodeServiceStub) -> list[str]:
+    """Where to draft: here and on the fleet, when somebody else drafts; else as the node does."""
+    view = await stub.GetFleet(pb.GetFleetRequest())
+    others = [each for each in view.nodes if each.node_id != view.self_node_id and each.reachable]
+    drafts = any(model.role == PROPOSER for each in others for model in each.models)
+    return ["local", "remote"] if drafts else ["auto"]
+
+
 async def _pairs(
-    stub: NodeServiceStub, prompts: list[tuple[str, str]], asked: BenchFlags, flags: NodeFlags
+    stub: NodeServiceStub,
+    prompts: list[tuple[str, str]],
+    asked: BenchFlags,
+    ways: list[NodeFlags],
 ) -> list[Pair]:
     found = []
-    await _one(stub, request_for(prompts[0][1], GenerateFlags(max_tokens=4), flags))  # warm
+    await _one(stub, request_for(prompts[0][1], GenerateFlags(max_tokens=4), ways[0]))  # warm
+    given = GenerateFlags(max_tokens=asked.max_tokens)
     for number in range(1 if asked.verify else asked.rounds):
-        for kind, text in prompts:
-            given = GenerateFlags(max_tokens=asked.max_tokens)
+        for (kind, text), flags in itertools.product(prompts, ways):
             drafted = request_for(text, given, flags)
-            plain = request_for(text, GenerateFlags(max_tokens=asked.max_tokens, plain=True), flags)
+            plain = request_for(text, replace(given, plain=True), flags)
             # Whoever goes first may find a cooler machine: take turns.
             if number % 2:
                 second = await _one(stub, drafted)
-                found.append(Pair(kind, await _one(stub, plain), second))
+                first = await _one(stub, plain)
             else:
                 first = await _one(stub, plain)
-                found.append(Pair(kind, first, await _one(stub, drafted)))
+                second = await _one(stub, drafted)
+            found.append(Pair(kind, flags.draft_on or "auto", first, second))
     return found
 
 
@@ -156,13 +177,14 @@ async def _one(stub: NodeServiceStub, request: pb.GenerateRequest) -> dict[str, 
     return report(outcome)
 
 
-def summary(kind: str, pairs: list[Pair]) -> dict[str, Any]:
-    """One row: all pairs of a kind of prompt."""
-    mine = [pair for pair in pairs if pair.kind == kind]
+def summary(kind: str, draft_on: str, pairs: list[Pair]) -> dict[str, Any]:
+    """One row: all pairs of a kind of prompt, drafted in one place."""
+    mine = [pair for pair in pairs if (pair.kind, pair.draft_on) == (kind, draft_on)]
     blocks = [b for pair in mine for b in pair.drafted["blocks"] if b["num_drafts"]]
     return {
-        "prompts": kind,
-        "num_pairs": len(mine),
+        "kind": kind,
+        "prompts": len(mine),
+        "draft_on": draft_on,
         "proposer": ", ".join(sorted({b["proposer"] or "" for b in blocks})) or None,
         "drafted_on": sorted({b["drafted_on"] or "" for b in blocks}),
         "tokens_per_second": _median(p.drafted["timings"]["tokens_per_second"] for p in mine),
@@ -205,7 +227,7 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(column)
     for row in rows:
         table.add_row(
-            f"{row['prompts']} ({row['num_pairs']})",
+            f"{row['kind']} ({row['prompts']})",
             f"{row['proposer'] or '-'} on {', '.join(row['drafted_on']) or '-'}",
             f"{row['prefill_s']:.2f}",
             f"{row['plain_tokens_per_second']:.1f}",
