@@ -10,7 +10,6 @@ import itertools
 import statistics
 import subprocess
 import sys
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -25,9 +24,17 @@ from kakeya.cli.client import refusal_of
 from kakeya.cli.embedded import node_stub
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_command_settings
-from kakeya.cli.generate import GenerateFlags, Outcome, read_prompts, report, request_for
+from kakeya.cli.generate import (
+    GenerateFlags,
+    gathered,
+    mean_acceptance_length,
+    read_prompts,
+    report,
+    request_for,
+)
 from kakeya.config.settings import Settings
 from kakeya.errors import demand
+from kakeya.fleet.card import ROLE_PROPOSER
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
@@ -35,7 +42,6 @@ from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
 # Keeps one core busy until it is killed.
 BURN = "while True: pass"
 RPC_BENCH = "tests.bench.rpc_bench"
-PROPOSER = 2  # ModelRole of the wire
 
 
 @Parameter(name="*")
@@ -141,7 +147,7 @@ async def _ways(stub: NodeServiceStub) -> list[str]:
     """Where to draft: here and on the fleet, when somebody else drafts; else as the node does."""
     view = await stub.GetFleet(pb.GetFleetRequest())
     others = [each for each in view.nodes if each.node_id != view.self_node_id and each.reachable]
-    drafts = any(model.role == PROPOSER for each in others for model in each.models)
+    drafts = any(model.role == ROLE_PROPOSER for each in others for model in each.models)
     return ["local", "remote"] if drafts else ["auto"]
 
 
@@ -170,11 +176,7 @@ async def _pairs(
 
 
 async def _one(stub: NodeServiceStub, request: pb.GenerateRequest) -> dict[str, Any]:
-    outcome = Outcome()
-    async with aclosing(stub.Generate(request)) as events:
-        async for event in events:
-            outcome.add(event)
-    return report(outcome)
+    return report(await gathered(stub, request, lambda text: None))
 
 
 def summary(kind: str, draft_on: str, pairs: list[Pair]) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def summary(kind: str, draft_on: str, pairs: list[Pair]) -> dict[str, Any]:
         "plain_tokens_per_second": _median(p.plain["timings"]["tokens_per_second"] for p in mine),
         "prefill_s": _median(p.drafted["timings"]["prefill_s"] for p in mine),
         "ratio": _median(p.ratio for p in mine),
-        "mean_acceptance_length": _acceptance_len(blocks),
+        "mean_acceptance_length": round(mean_acceptance_length(blocks), 3),
         "acceptance_by_position": acceptance_by_position(blocks),
         "ids_equal": all(pair.ids_equal for pair in mine),
     }
@@ -199,11 +201,6 @@ def summary(kind: str, draft_on: str, pairs: list[Pair]) -> dict[str, Any]:
 
 def _median(values: Any) -> float:
     return round(float(statistics.median(values)), 3)
-
-
-def _acceptance_len(blocks: list[dict[str, Any]]) -> float:
-    accepted = sum(block["num_accepted"] for block in blocks)
-    return round(1 + accepted / len(blocks), 3) if blocks else 1.0
 
 
 def acceptance_by_position(blocks: list[dict[str, Any]]) -> list[float]:

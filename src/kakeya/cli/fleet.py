@@ -15,10 +15,11 @@ from kakeya.cli.client import local_address, refusal_of, stub_at
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.config.settings import Settings
 from kakeya.errors import demand
+from kakeya.fleet.card import ROLE_PROPOSER
+from kakeya.fleet.placement import ROLE_NAMES
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 
-ROLE_NAMES = {1: "verifier", 2: "proposer", 3: "embedder", 4: "tool"}
 # A node answers from memory; longer means it is stuck.
 ANSWER_S = 5.0
 
@@ -34,7 +35,7 @@ def fleet(
     """Show the fleet as a node sees it: a table, or JSON."""
     demand(action in ("", "plan"), "INVALID_ARGUMENT", f"no action {action!r}; there is plan")
     settings = load_settings(flags).settings
-    request = pb.GetFleetRequest(plan=action == "plan", role=2, model_id=model)
+    request = pb.GetFleetRequest(plan=action == "plan", role=ROLE_PROPOSER, model_id=model)
     answer = trio.run(_ask, request, node, settings)
     if action == "plan":
         lines = list(answer.plan_lines)

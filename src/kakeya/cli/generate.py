@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,17 +158,35 @@ async def _run(requests: list[pb.GenerateRequest], asked: GenerateFlags, setting
 
 
 async def _one(stub: NodeServiceStub, request: pb.GenerateRequest, asked: GenerateFlags) -> None:
-    outcome = Outcome()
-    async with aclosing(stub.Generate(request)) as events:
-        async for event in events:
-            outcome.add(event)
-            if not asked.json:
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
+    outcome = await gathered(stub, request, (lambda text: None) if asked.json else _show)
     if asked.json:
         print(msgspec.json.encode(report(outcome)).decode(), flush=True)
     else:
         print(flush=True)
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+async def gathered(
+    stub: NodeServiceStub, request: pb.GenerateRequest, show: Callable[[str], None]
+) -> Outcome:
+    """One generation to its end; `show` gets its text as it comes.  Raises RpcFailedError."""
+    outcome = Outcome()
+    async with aclosing(stub.Generate(request)) as events:
+        async for event in events:
+            outcome.add(event)
+            show(event.text)
+    return outcome
+
+
+def mean_acceptance_length(blocks: Sequence[Mapping[str, Any]]) -> float:
+    """1 + accepted / drafted blocks; 1 where nothing was drafted."""
+    drafted = [block for block in blocks if block["num_drafts"]]
+    accepted = sum(block["num_accepted"] for block in drafted)
+    return 1 + accepted / len(drafted) if drafted else 1.0
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
@@ -175,8 +194,6 @@ def report(outcome: Outcome) -> dict[str, Any]:
     done = outcome.done
     demand(done is not None, "UNAVAILABLE", "the node ended the stream without finishing it")
     assert done is not None
-    drafted = [b for b in outcome.blocks if b["num_drafts"]]
-    accepted = sum(b["num_accepted"] for b in drafted)
     decode_s = done.decode_s
     return {
         "ids": outcome.ids,
@@ -184,7 +201,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "finish_reason": done.finish_reason,
         "prompt_len": done.prompt_len,
         "blocks": outcome.blocks,
-        "mean_acceptance_length": 1 + accepted / len(drafted) if drafted else 1.0,
+        "mean_acceptance_length": mean_acceptance_length(outcome.blocks),
         "timings": {
             "prefill_s": done.prefill_s,
             "decode_s": decode_s,

@@ -13,7 +13,6 @@ from kakeya.cli.client import read_credentials
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_settings, state_folder
 from kakeya.config.settings import ConfigError, Settings
-from kakeya.errors import Refused
 from kakeya.node.run import RunningNode, run_node
 from kakeya.node.seams import host_seams
 from kakeya.rpc.security import bind_trouble
@@ -38,23 +37,13 @@ def run(*, flags: NodeFlags | None = None) -> int:
 async def _serve(settings: Settings) -> Exit:
     seams = host_seams(settings, state_folder(os.environ), os.environ)
     running: RunningNode | None = None
-    refused: Refused | None = None
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            try:
-                running = await nursery.start(run_node, settings, seams)
-            except* Refused as group:
-                refused = _only(group)
-            else:
-                print(
-                    f"ready node_id={running.node_id} grpc={running.grpc_address} http=-",
-                    flush=True,
-                )
-                nursery.start_soon(_watch, signals, running, nursery.cancel_scope)
-                await running.ended()
-                nursery.cancel_scope.cancel()
-    if refused is not None:
-        raise refused
+            running = await nursery.start(run_node, settings, seams)
+            print(f"ready node_id={running.node_id} grpc={running.grpc_address} http=-", flush=True)
+            nursery.start_soon(_watch, signals, running, nursery.cancel_scope)
+            await running.ended()
+            nursery.cancel_scope.cancel()
     # Read out here: a second signal cancels the wait above, and the status is the same.
     return Exit.INTERRUPTED if running and running.was_interrupted else Exit.OK
 
@@ -66,8 +55,3 @@ async def _watch(
     async for number in signals:
         if not running.stop(interrupted=number == signal.SIGINT):
             everything.cancel()
-
-
-def _only(group: BaseExceptionGroup[Refused]) -> Refused:
-    first = group.exceptions[0]
-    return _only(first) if isinstance(first, BaseExceptionGroup) else first

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from google.protobuf.message import DecodeError
 
@@ -34,19 +34,7 @@ Reason = Literal[
     "ghost",
     "full",
 ]
-REASONS: tuple[Reason, ...] = (
-    "malformed",
-    "node_id",
-    "stamp",
-    "ttl",
-    "future",
-    "models",
-    "text",
-    "size",
-    "expired",
-    "ghost",
-    "full",
-)
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 STAMP_TAG = b"\x39"  # field 7, 64 bits
 STAMP = struct.Struct("<d")

@@ -112,7 +112,6 @@ class Server:
         self._limits = limits
         self._tls = tls
         self._accepting = trio.CancelScope()
-        self._endpoint: Endpoint | None = None
         self._is_over = trio.Event()
 
     @property
@@ -124,7 +123,6 @@ class Server:
         self, endpoint: Endpoint, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Accept and serve until drained or cancelled."""
-        self._endpoint = endpoint
         try:
             async with trio.open_nursery() as connections:
                 task_status.started()
