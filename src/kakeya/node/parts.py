@@ -24,6 +24,7 @@ from kakeya.fleet.service import admits
 from kakeya.node import identity
 from kakeya.node.offers import Offers
 from kakeya.node.seams import Seams
+from kakeya.node.served import model_id_of
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.endpoint import Admit, Call, Endpoint
 from kakeya.rpc.flow import Budget
@@ -53,6 +54,7 @@ class Parts:
     offers: Offers
     slot: ModelSlot
     admission: Admission
+    generations: Generations
     endpoint: Endpoint
     ngram: NgramProposer
     health: Health
@@ -72,7 +74,7 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
     )
     fleet = _fleet(settings, seams, channels)
     offers = Offers(fleet)
-    slot = ModelSlot()
+    slot = ModelSlot(model_id_of(settings.verifier))
     admission = Admission(
         max_running=settings.node.max_generations,
         max_waiting=settings.node.max_waiting_generations,
@@ -102,6 +104,7 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
         offers=offers,
         slot=slot,
         admission=admission,
+        generations=generations,
         endpoint=Endpoint(
             services,
             limits=settings.rpc,
