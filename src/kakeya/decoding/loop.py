@@ -7,7 +7,7 @@ proposer does can cost time only.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import trio
@@ -18,7 +18,8 @@ from kakeya.decoding.block import Account, Block, FinishReason
 from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
 from kakeya.decoding.policy import Ledger, Pace
-from kakeya.decoding.sampling import GREEDY, Sampling
+from kakeya.decoding.sampler import Sampler, sampler_of
+from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
 from kakeya.decoding.source import BlockSource, LocalNgram
 from kakeya.decoding.text import Cutter, NoText, Released, TextStream
@@ -68,6 +69,7 @@ async def decode(
     stops: Sequence[str] = (),
     text: TextStream | None = None,
     sampling: Sampling = GREEDY,
+    num_top: int | None = None,
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
@@ -79,8 +81,9 @@ async def decode(
     max_tokens: at most so many ids; fewer where the context ends ("length") or a stop comes
     ("stop").  An id of `stop_ids` is handed out as the last one, without text; a string of
     `stops` is cut off.  plan: None keeps the K/V of every position.  num_drafts: None lets the
-    policy choose, 0 is plain.  draft_on: auto, local, remote or a node_id.  exact "strict" commits
-    by one-token passes only.
+    policy choose, 0 is plain.  num_top: blocks carry the scores of their ids and of so many
+    alternatives; None: no scores.  draft_on: auto, local, remote or a node_id.  exact "strict"
+    commits by one-token passes only.
 
     Raises Refused: INVALID_ARGUMENT before any work, INTERNAL when the verifier's logits are not
     finite, RESOURCE_EXHAUSTED when there is no room.  Close it (contextlib.aclosing) when leaving
@@ -92,7 +95,7 @@ async def decode(
     generation = _Generation(
         engine=engine,
         drafter=_drafter(engine, asked, None if plain else peers, draft_on),
-        sampling=sampling,
+        sampler=sampler_of(sampling, prompt_ids, engine.verifier.geometry.vocab_size, num_top),
         drafts_allowed=not plain and num_drafts != 0,
         exact=exact,
         remaining=min(max_tokens, max_len - len(prompt_ids)),
@@ -157,7 +160,7 @@ def _demand_sound(asked: _Asked, engine: Engine, max_len: int, *, has_text: bool
         (asked.exact in ("guarded", "strict"), f"exact is {asked.exact!r}: guarded or strict"),
     ):
         demand(holds, "INVALID_ARGUMENT", why)
-    demand_sound_sampling(asked.sampling)
+    demand_sound_sampling(asked.sampling, vocab_size)
 
 
 def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) -> Drafter:
@@ -180,13 +183,15 @@ def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) 
 class _Generation:
     engine: Engine
     drafter: Drafter
-    sampling: Sampling
+    sampler: Sampler
     drafts_allowed: bool
     exact: str
     remaining: int
     stop_ids: frozenset[int]
     text: TextStream
     cutter: Cutter
+    # Of ids that are held back with them.
+    held_scores: list[Score] = field(default_factory=list)
 
     async def prefill(self, kv: Kv) -> None:
         """All of the prompt but its last id, which is the first bonus; a job a chunk.
@@ -216,6 +221,7 @@ class _Generation:
         self._learn(drafted, verified, verify_s, now() - started_s)
         kept, by_id = _cut(verified.ids, self.stop_ids, self.remaining)
         self.remaining -= len(kept)
+        self.held_scores.extend(verified.scores[: len(kept)])
         released, reason = self._release(kept, is_stopped=by_id)
         num_accepted = min(verified.num_accepted, len(kept))
         account.num_blocks += 1
@@ -238,7 +244,12 @@ class _Generation:
             verify_s=verify_s,
             finish_reason=reason,
             tally=account.tally() if reason else None,
+            scores=self._released_scores(len(released.ids)),
         )
+
+    def _released_scores(self, num_ids: int) -> tuple[Score, ...]:
+        released, self.held_scores = self.held_scores[:num_ids], self.held_scores[num_ids:]
+        return tuple(released)
 
     async def _draft(self) -> Drafted:
         # A block of n drafts commits up to n + 1 ids.
@@ -251,15 +262,18 @@ class _Generation:
         device, verifier = self.engine.device, self.engine.verifier
         bonus = self.drafter.committed_ids[-1]
         if self.exact != "strict":
-            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampling)
+            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampler)
         ids: list[int] = []
+        scores: list[Score] = []
         for draft in (*drafts, None):
             fed = ids[-1] if ids else bonus
-            ids.append(await device.run(decide_one, verifier, kv, fed, self.sampling))
+            own = await device.run(decide_one, verifier, kv, fed, self.sampler, tuple(ids))
+            ids.extend(own.ids)
+            scores.extend(own.scores)
             if ids[-1] != draft:
                 break
         num_accepted = len(ids) - 1
-        return Verified(tuple(ids), num_accepted, len(drafts))
+        return Verified(tuple(ids), num_accepted, len(drafts), scores=tuple(scores))
 
     def _learn(
         self, drafted: Drafted, verified: Verified, verify_s: float, elapsed_s: float
@@ -270,6 +284,7 @@ class _Generation:
         drafter.learn(drafted, num_decided=verified.num_decided, num_accepted=verified.num_accepted)
         drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=elapsed_s)
         drafter.commit(verified.ids)
+        self.sampler.commit(verified.ids)
 
     def _release(self, kept: Sequence[int], *, is_stopped: bool) -> tuple[Released, FinishReason]:
         ids: list[int] = []

@@ -7,9 +7,10 @@ would have chosen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kakeya.decoding.sampling import Choices, Sampling, choose
+from kakeya.decoding.sampler import Sampler
+from kakeya.decoding.sampling import Choices, Score
 from kakeya.errors import demand
 from kakeya.verifying.accept import first_doubtful, num_agreeing
 from kakeya.verifying.verifier import Kv, Verifier
@@ -25,10 +26,12 @@ class Verified:
     num_decided: int
     margin_rechecks: int = 0
     nan_rechecks: int = 0
+    # One an id, where they were asked for.
+    scores: tuple[Score, ...] = ()
 
 
 def verify_block(
-    verifier: Verifier, kv: Kv, bonus: int, drafts: Sequence[int], sampling: Sampling
+    verifier: Verifier, kv: Kv, bonus: int, drafts: Sequence[int], sampler: Sampler
 ) -> Verified:
     """Commit at least one id after `bonus`; leaves all but the last committed id in `kv`.
 
@@ -36,27 +39,34 @@ def verify_block(
     """
     start = kv.length
     fed = (bonus, *drafts)
-    rows = verifier.forward(kv, fed, want_logits=not sampling.is_greedy)
+    rows = verifier.forward(kv, fed, want_logits=sampler.needs_logits)
     if rows.has_nan and drafts:
         # Perhaps only the drafted rows are not finite, and drafts may cost speed only.
         verifier.trim(kv, start)
-        return _alone(verifier, kv, bonus, sampling)
+        return _alone(verifier, kv, bonus, sampler)
     _demand_finite(rows.has_nan, start)
     bound = verifier.margin_bound if drafts else 0.0
-    choices = choose(rows, sampling, first_position=start + 1, bound=bound)
+    choices = sampler.choose(rows, first_position=start + 1, bound=bound, ahead=drafts)
     accepted = num_agreeing(drafts, choices.ids)
     doubtful = first_doubtful(choices.margins, accepted, bound) if drafts else None
     if doubtful is not None:
         verifier.trim(kv, start + doubtful)
-        return _decide_again(verifier, kv, fed, doubtful, sampling)
+        again = _decide_again(verifier, kv, fed, doubtful, sampler)
+        return replace(again, scores=choices.scores[:doubtful] + again.scores)
     if accepted < len(drafts):
         verifier.trim(kv, start + 1 + accepted)
-    return Verified(choices.ids[: accepted + 1], accepted, len(drafts))
+    kept = slice(accepted + 1)
+    return Verified(choices.ids[kept], accepted, len(drafts), scores=choices.scores[kept])
 
 
-def decide_one(verifier: Verifier, kv: Kv, token_id: int, sampling: Sampling) -> int:
-    """What follows `token_id`, by a one-token pass.  Raises as verify_block does."""
-    return _one(verifier, kv, token_id, sampling).ids[0]
+def decide_one(
+    verifier: Verifier, kv: Kv, token_id: int, sampler: Sampler, ahead: Sequence[int]
+) -> Choices:
+    """What follows `token_id`, by a one-token pass.  Raises as verify_block does.
+
+    ahead: the ids behind the committed ones, `token_id` the last of them.
+    """
+    return _one(verifier, kv, token_id, sampler, ahead)
 
 
 def prefill(verifier: Verifier, kv: Kv, ids: Sequence[int]) -> None:
@@ -64,26 +74,33 @@ def prefill(verifier: Verifier, kv: Kv, ids: Sequence[int]) -> None:
     verifier.prefill(kv, ids)
 
 
-def _alone(verifier: Verifier, kv: Kv, bonus: int, sampling: Sampling) -> Verified:
-    own = _one(verifier, kv, bonus, sampling).ids[0]
-    return Verified((own,), 0, 0, nan_rechecks=1)
+def _alone(verifier: Verifier, kv: Kv, bonus: int, sampler: Sampler) -> Verified:
+    own = _one(verifier, kv, bonus, sampler, ())
+    return Verified(own.ids, 0, 0, nan_rechecks=1, scores=own.scores)
 
 
 def _decide_again(
-    verifier: Verifier, kv: Kv, fed: Sequence[int], row: int, sampling: Sampling
+    verifier: Verifier, kv: Kv, fed: Sequence[int], row: int, sampler: Sampler
 ) -> Verified:
-    """The block ends at `row`, whose choice a one-token pass makes.  kv holds the rows before."""
-    own = _one(verifier, kv, fed[row], sampling).ids[0]
-    agrees = row + 1 < len(fed) and own == fed[row + 1]
+    """The block ends at `row`, whose choice a one-token pass makes.  kv holds the rows before.
+
+    scores: of that choice only.
+    """
+    ahead = fed[1 : row + 1]
+    own = _one(verifier, kv, fed[row], sampler, ahead)
+    agrees = row + 1 < len(fed) and own.ids[0] == fed[row + 1]
     decided = min(row + 1, len(fed) - 1)
-    return Verified((*fed[1 : row + 1], own), row + int(agrees), decided, margin_rechecks=1)
+    ids = (*ahead, *own.ids)
+    return Verified(ids, row + int(agrees), decided, margin_rechecks=1, scores=own.scores)
 
 
-def _one(verifier: Verifier, kv: Kv, token_id: int, sampling: Sampling) -> Choices:
+def _one(
+    verifier: Verifier, kv: Kv, token_id: int, sampler: Sampler, ahead: Sequence[int]
+) -> Choices:
     start = kv.length
-    rows = verifier.forward(kv, (token_id,), want_logits=not sampling.is_greedy)
+    rows = verifier.forward(kv, (token_id,), want_logits=sampler.needs_logits)
     _demand_finite(rows.has_nan, start)
-    return choose(rows, sampling, first_position=start + 1, bound=0.0)
+    return sampler.choose(rows, first_position=start + 1, bound=0.0, ahead=ahead)
 
 
 def _demand_finite(has_nan: bool, position: int) -> None:
