@@ -27,7 +27,6 @@ class HttpLimits:
     max_pipelined_bytes: int = 64 << 10
     # Prompts of one completion request.
     max_prompts: int = 32
-    max_top_logprobs: int = 20
     max_messages: int = 2048
     # What Retry-After says: a generation takes seconds, a place is free after one ends.
     retry_after_s: int = 2

@@ -84,6 +84,7 @@ class Generations:
             stops=request.stops,
             text=ready.tokenizer.stream(),
             sampling=request.sampling,
+            num_top=request.num_top,
             plan=kv_plan(
                 request, settings, min(_max_context_len(ready), len(prompt_ids) + max_tokens)
             ),

@@ -21,6 +21,7 @@ class GenerationRequest:
     messages: as chat templates take them, role and content at least.  raw: `text` as it is, no
     template around it.  max_tokens None: as many as the context holds.  must_fit: an answer of
     max_tokens that the context cannot hold is refused; else it ends where the context does.
+    num_top: blocks carry scores with so many alternatives; None: no scores.
     num_drafts, sink, window None, and kv_mode, draft_on, exact "": as the node is set.
     """
 
@@ -32,6 +33,7 @@ class GenerationRequest:
     must_fit: bool = False
     stops: tuple[str, ...] = ()
     sampling: Sampling = GREEDY
+    num_top: int | None = None
     plain: bool = False
     draft_on: str = ""
     num_drafts: int | None = None

@@ -23,7 +23,9 @@ from kakeya.errors import Refused
 from kakeya.http.asked import Asked
 from kakeya.http.errors import KINDS, error_body, refusal_body
 from kakeya.http.messages import Answer, Outlet, json_answer
+from kakeya.http.scores import Scores
 from kakeya.http.shapes import Label, Said
+from kakeya.http.usage import timings_of
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +44,7 @@ async def answer(
 ) -> Answer | None:
     """The whole answer, or None when it was streamed to `outlet`.  Raises Refused, OSError."""
     if not asked.is_stream:
-        said = [await _said(generations, request, asked, label) for request in asked.requests]
+        said = [await _said(generations, request, asked) for request in asked.requests]
         return json_answer(200, asked.shape.whole(label, said))
     stream = _Stream(asked, label, outlet)
     try:
@@ -65,18 +67,45 @@ async def answer(
     return None
 
 
-async def _said(
-    generations: Generations, request: GenerationRequest, asked: Asked, label: Label
-) -> Said:
+async def _said(generations: Generations, request: GenerationRequest, asked: Asked) -> Said:
     parts: list[str] = []
+    pieces: list[Any] = []
+    tally, reason = None, ""
     async with generations.open(request) as generation:
-        if asked.echo:
-            parts.append(prompt_text(request, generation))
+        choice = _Choice(asked, request, generation)
+        parts.append(choice.echoed)
         async for block in generation.blocks:
             parts.append(block.text)
-            if block.tally is not None:
-                return Said("".join(parts), block.finish_reason, block.tally)
-    raise AssertionError
+            pieces.append(choice.scores_of(block))
+            tally, reason = block.tally, block.finish_reason
+    assert tally is not None
+    scores = choice.joined([each for each in pieces if each is not None])
+    return Said("".join(parts), reason, tally, scores)
+
+
+class _Choice:
+    """What is said of one generation beside its text."""
+
+    def __init__(self, asked: Asked, request: GenerationRequest, generation: Generation) -> None:
+        self.echoed = prompt_text(request, generation) if asked.echo else ""
+        self._eos_ids = frozenset(generation.tokenizer.eos_ids)
+        self._scores: Scores | None = None
+        if request.num_top is not None:
+            bytes_of = generation.tokenizer.token_bytes()
+            self._scores = asked.shape.scores(bytes_of, text_len=len(self.echoed))
+
+    def scores_of(self, block: Block) -> Any:
+        """The scores of a block's ids; the id that ends a text is no part of it."""
+        if self._scores is None:
+            return None
+        is_ended = (
+            block.finish_reason == "stop" and block.ids[-1:] and block.ids[-1] in self._eos_ids
+        )
+        num_ids = len(block.ids) - bool(is_ended)
+        return self._scores.piece(block.ids[:num_ids], block.scores[:num_ids])
+
+    def joined(self, pieces: list[Any]) -> Any:
+        return None if self._scores is None else self._scores.joined(pieces)
 
 
 def prompt_text(request: GenerationRequest, generation: Generation) -> str:
@@ -94,12 +123,13 @@ class _Stream:
         self, index: int, generations: Generations, request: GenerationRequest
     ) -> None:
         async with generations.open(request) as generation:
+            choice = _Choice(self.asked, request, generation)
             is_first = True
             async for block in generation.blocks:
                 if is_first:
-                    await self._open(index, request, generation)
+                    await self._open(index, choice)
                     is_first = False
-                await self._block(index, block)
+                await self._block(index, block, choice.scores_of(block))
 
     async def end(self) -> None:
         if self.asked.wants_usage:
@@ -111,30 +141,28 @@ class _Stream:
         await self.outlet.piece(event_bytes(body))
         await self.outlet.end()
 
-    async def _open(self, index: int, request: GenerationRequest, generation: Generation) -> None:
+    async def _open(self, index: int, choice: _Choice) -> None:
         await self.outlet.begin(200, SSE_FIELDS)
         opening = self.asked.shape.opening(self.label, index)
         if opening is not None:
             await self._piece(opening)
-        if self.asked.echo:
-            text = prompt_text(request, generation)
-            await self._piece(
-                self.asked.shape.piece(self.label, index, text=text, scores=None, finish_reason="")
-            )
-
-    async def _block(self, index: int, block: Block) -> None:
-        if block.tally is not None:
-            self.tallies.append(block.tally)
-        if block.text or block.finish_reason:
+        if choice.echoed:
             await self._piece(
                 self.asked.shape.piece(
-                    self.label,
-                    index,
-                    text=block.text,
-                    scores=None,
-                    finish_reason=block.finish_reason,
+                    self.label, index, text=choice.echoed, scores=None, finish_reason=""
                 )
             )
+
+    async def _block(self, index: int, block: Block, scores: Any) -> None:
+        if not block.text and not scores and block.tally is None:
+            return
+        body = self.asked.shape.piece(
+            self.label, index, text=block.text, scores=scores, finish_reason=block.finish_reason
+        )
+        if block.tally is not None:
+            self.tallies.append(block.tally)
+            body["timings"] = timings_of([block.tally])
+        await self._piece(body)
 
     async def _piece(self, body: dict[str, Any]) -> None:
         await self._send(body | {"usage": None} if self.asked.wants_usage else body)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kakeya.config.http import HttpLimits
 from kakeya.console.request import GenerationRequest
-from kakeya.decoding import Sampling
+from kakeya.decoding import Reshaping, Sampling
 from kakeya.http import fields
 from kakeya.http.conversation import messages_of
 from kakeya.http.errors import BadField
@@ -32,14 +32,19 @@ def chat_asked(body: Mapping[str, Any], *, limits: HttpLimits, rng: Random) -> A
     """Of POST /v1/chat/completions.  Raises BadField naming the field that is wrong."""
     fields.demand_supported(body)
     messages = messages_of(body.get("messages"), max_messages=limits.max_messages)
-    return _asked(body, [GenerationRequest(messages=messages)], ChatShape(), rng)
+    asked = GenerationRequest(messages=messages, num_top=fields.chat_num_top(body))
+    return _asked(body, [asked], ChatShape(), rng)
 
 
 def text_asked(body: Mapping[str, Any], *, limits: HttpLimits, rng: Random) -> Asked:
     """Of POST /v1/completions.  Raises BadField naming the field that is wrong."""
     fields.demand_supported(body)
     prompts = prompts_of(body.get("prompt"), max_prompts=limits.max_prompts)
-    return replace(_asked(body, prompts, TextShape(), rng), echo=fields.flag(body, "echo"))
+    echo, num_top = fields.flag(body, "echo"), fields.integer(body, "logprobs")
+    if echo and num_top is not None:
+        raise BadField("logprobs", "logprobs is not supported together with echo")
+    prompts[0] = replace(prompts[0], num_top=num_top)
+    return replace(_asked(body, prompts, TextShape(), rng), echo=echo)
 
 
 def _asked(
@@ -77,6 +82,12 @@ def sampling_of(body: Mapping[str, Any], rng: Random) -> Sampling:
         # 0 keeps the best id only; the loop knows no empty nucleus.
         top_p=top_p or 1e-9,
         min_p=fields.number(body, "min_p", 0.0),
+        reshaping=Reshaping(
+            repetition=fields.number(body, "repetition_penalty", 1.0),
+            frequency=fields.number(body, "frequency_penalty", 0.0),
+            presence=fields.number(body, "presence_penalty", 0.0),
+            biases=fields.biases(body),
+        ),
         seed=rng.getrandbits(63) if seed is None else seed % (1 << 64),
     )
 

@@ -54,8 +54,13 @@ INTEGERS: Mapping[str, Bounds] = {
     "max_completion_tokens": Bounds(1, (1 << 31) - 1),
     "top_k": Bounds(0, (1 << 31) - 1),
     "seed": Bounds(-(1 << 63), (1 << 64) - 1),
+    # Of chat, and of completions, where `logprobs` itself is the number.
+    "top_logprobs": Bounds(0, 20),
+    "logprobs": Bounds(0, 20),
 }
 MAX_STOPS = 4
+MAX_BIASES = 1024
+BIAS = Bounds(-100, 100)
 
 
 def body_of(data: bytes) -> dict[str, Any]:
@@ -149,6 +154,39 @@ def stops(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def biases(body: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    """logit_bias: token ids, as JSON spells keys, with what is added to their logits."""
+    value = body.get("logit_bias")
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
+        raise BadField(
+            "logit_bias", f"logit_bias must be an object of at most {MAX_BIASES} token ids"
+        )
+    return tuple(_bias(key, each) for key, each in value.items())
+
+
+def _bias(key: str, value: Any) -> tuple[int, float]:
+    is_id = key.isascii() and key.isdigit() and len(key) <= 10
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_id or not is_number or not BIAS.low <= value <= BIAS.high:
+        raise BadField(
+            "logit_bias",
+            f"logit_bias must give token ids numbers from {BIAS.low:g} to {BIAS.high:g}",
+        )
+    return int(key), float(value)
+
+
+def chat_num_top(body: Mapping[str, Any]) -> int | None:
+    """logprobs says whether, top_logprobs how many alternatives; None: no scores."""
+    num_top = integer(body, "top_logprobs")
+    if flag(body, "logprobs"):
+        return num_top or 0
+    if num_top is not None:
+        raise BadField("top_logprobs", "top_logprobs is only allowed with logprobs")
+    return None
+
+
 def max_tokens(body: Mapping[str, Any]) -> int | None:
     """max_tokens, or max_completion_tokens, which is its newer name."""
     old, new = integer(body, "max_tokens"), integer(body, "max_completion_tokens")
@@ -185,7 +223,9 @@ __all__ = [
     "NUMBERS",
     "UNSUPPORTED",
     "Bounds",
+    "biases",
     "body_of",
+    "chat_num_top",
     "demand_supported",
     "flag",
     "integer",

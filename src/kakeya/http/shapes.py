@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kakeya.decoding import Tally
+from kakeya.http.scores import BytesOf, ChatScores, Scores, TextScores
 from kakeya.http.usage import timings_of, usage_of
 
 
@@ -37,6 +38,10 @@ class Shape(Protocol):
         """What the id of an answer begins with."""
         ...
 
+    def scores(self, bytes_of: BytesOf, *, text_len: int) -> Scores:
+        """Spells a choice's scores; `text_len` characters stand before its text."""
+        ...
+
     def whole(self, label: Label, said: Sequence[Said]) -> dict[str, Any]: ...
 
     def opening(self, label: Label, index: int) -> dict[str, Any] | None:
@@ -55,6 +60,9 @@ class Shape(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChatShape:
     prefix: str = "chatcmpl-"
+
+    def scores(self, bytes_of: BytesOf, *, text_len: int) -> Scores:
+        return ChatScores(bytes_of)
 
     def whole(self, label: Label, said: Sequence[Said]) -> dict[str, Any]:
         choices = [
@@ -86,6 +94,9 @@ class ChatShape:
 @dataclass(frozen=True, slots=True)
 class TextShape:
     prefix: str = "cmpl-"
+
+    def scores(self, bytes_of: BytesOf, *, text_len: int) -> Scores:
+        return TextScores(bytes_of, text_len)
 
     def whole(self, label: Label, said: Sequence[Said]) -> dict[str, Any]:
         choices = [

@@ -158,12 +158,22 @@ class Wire:
         with trio.move_on_after(self._limits.header_s):
             event = await self._event()
             if isinstance(event, h11.Request):
+                self._demand_short(event)
                 return event
             return None  # the connection was closed
         raise BadRequest(408, f"the request's head was not here within {self._limits.header_s} s")
 
+    def _demand_short(self, head: h11.Request) -> None:
+        # h11 bounds only what is not whole yet.
+        most = self._limits.max_header_bytes
+        num_bytes = len(head.target) + sum(len(n) + len(v) for n, v in head.headers)
+        if num_bytes > most:
+            raise BadRequest(431, f"the head has {num_bytes} bytes, the limit is {most}")
+
     async def _with_body(self, head: h11.Request) -> Request:
         limits = self._limits
+        if head.http_version not in (b"1.0", b"1.1"):
+            raise BadRequest(505, "this door speaks HTTP/1.1")
         length = dict(head.headers).get(b"content-length", b"0")
         self._demand_small(int(length))
         if self._h11.they_are_waiting_for_100_continue:
