@@ -161,7 +161,9 @@ class Client:
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
         named = {"host": "localhost", "content-length": str(len(raw))} | (fields or {})
-        request = h11.Request(method=method, target=path, headers=list(named.items()))
+        request = h11.Request(
+            method=method, target=path, headers=[(n, v.encode("latin-1")) for n, v in named.items()]
+        )
         data = (self._h11.send(request) or b"") + (self._h11.send(h11.Data(data=raw)) or b"")
         await self.stream.send_all(data + (self._h11.send(h11.EndOfMessage()) or b""))
 
