@@ -17,7 +17,7 @@ from kakeya.config.settings import env_name, keys
 from tests.cli.nodes import KAKEYA, PATIENCE_S, environment, run_here, run_kakeya, running_node
 from tests.spec_tables import table
 
-VERBS = ("run", "generate", "fleet", "bench", "models", "spec", "config", "config show")
+VERBS = ("run", "generate", "fleet", "top", "bench", "models", "spec", "config", "config show")
 
 
 @pytest.fixture

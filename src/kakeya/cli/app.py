@@ -28,7 +28,7 @@ app = cyclopts.App(
     version=version("kakeya"),
     result_action="return_value",
 )
-for verb in ("run", "generate", "fleet", "bench", "models", "spec"):
+for verb in ("run", "generate", "fleet", "top", "bench", "models", "spec"):
     app.command(f"kakeya.cli.{verb}:{verb}", name=verb)
 app.command("kakeya.cli.config:config_app", name="config")
 app.command("kakeya.cli.cert:cert_app", name="cert")

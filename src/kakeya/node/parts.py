@@ -96,9 +96,10 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
         note_speed=offers.note_verifier_speed,
         metrics=metrics,
     )
+    overview = Overview(fleet, slot, admission, generations.scoreboard)
     ngram = NgramProposer(settings.drafting)
     drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
-    servicers = (fleet.servicer(), drafting, NodeServicer(fleet, generations))
+    servicers = (fleet.servicer(), drafting, NodeServicer(fleet, generations, overview))
     services = [servicer.service for servicer in servicers]
     names = [service.name for service in services]
     health = Health(names, max_watchers=settings.rpc.max_health_watchers)
@@ -116,7 +117,7 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
         metrics=metrics,
         peers=peers,
         generations=generations,
-        overview=Overview(fleet, slot, admission, generations.scoreboard),
+        overview=overview,
         endpoint=Endpoint(
             services,
             limits=settings.rpc,

@@ -6,6 +6,9 @@ class NodeServiceServicer(purerpc.Servicer):
     async def GetFleet(self, input_message):
         raise NotImplementedError()
 
+    async def GetOverview(self, input_message):
+        raise NotImplementedError()
+
     async def Generate(self, input_message):
         raise NotImplementedError()
 
@@ -21,6 +24,15 @@ class NodeServiceServicer(purerpc.Servicer):
                 purerpc.Cardinality.UNARY_UNARY,
                 kakeya_dot_node_dot_v1_dot_node__pb2.GetFleetRequest,
                 kakeya_dot_node_dot_v1_dot_node__pb2.GetFleetResponse,
+            )
+        )
+        service_obj.add_method(
+            "GetOverview",
+            self.GetOverview,
+            purerpc.RPCSignature(
+                purerpc.Cardinality.UNARY_UNARY,
+                kakeya_dot_node_dot_v1_dot_node__pb2.GetOverviewRequest,
+                kakeya_dot_node_dot_v1_dot_node__pb2.GetOverviewResponse,
             )
         )
         service_obj.add_method(
@@ -44,6 +56,14 @@ class NodeServiceStub:
                 purerpc.Cardinality.UNARY_UNARY,
                 kakeya_dot_node_dot_v1_dot_node__pb2.GetFleetRequest,
                 kakeya_dot_node_dot_v1_dot_node__pb2.GetFleetResponse,
+            )
+        )
+        self.GetOverview = self._client.get_method_stub(
+            "GetOverview",
+            purerpc.RPCSignature(
+                purerpc.Cardinality.UNARY_UNARY,
+                kakeya_dot_node_dot_v1_dot_node__pb2.GetOverviewRequest,
+                kakeya_dot_node_dot_v1_dot_node__pb2.GetOverviewResponse,
             )
         )
         self.Generate = self._client.get_method_stub(

@@ -16,6 +16,16 @@ class GetFleetRequest(_message.Message):
     model_id: str
     def __init__(self, plan: _Optional[bool] = ..., role: _Optional[int] = ..., model_id: _Optional[str] = ...) -> None: ...
 
+class GetOverviewRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetOverviewResponse(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
 class OfferedModel(_message.Message):
     __slots__ = ("model_id", "role", "quantization", "tokens_per_second")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
