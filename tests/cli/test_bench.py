@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import trio
+import trio.testing
 
+from kakeya.cli.bench import joined, seconds_of
+from kakeya.cli.delayed import DelayingDialer
+from kakeya.errors import Refused
 from tests.cli.nodes import eventually, fleet_view, run_here, run_kakeya, running_node
 from tests.live.checkpoint import write_folder
 
@@ -66,3 +71,70 @@ def test_bench_rpc_in_a_checkout_is_the_checkouts_own(tmp_path):
     done = run_kakeya("bench", "rpc", "--", "--help", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--engines" in done.stdout
+
+
+def test_several_at_once_give_the_same_ids_and_their_speeds_in_all(folder, tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.write_text('"one two one two one two"\n')
+    asked = ("bench", "--json", "--embedded", "--verifier", str(folder), "--max-tokens", "12")
+    given = ("--prompt-file", str(prompts), "--rounds", "1", "--concurrency", "3")
+    done = run_here(*asked, *given, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["runs"]
+    assert row["ids_equal"] is True
+    assert row["tokens_per_second"] > 0
+
+
+def test_reports_of_generations_at_once_are_joined():
+    one = {"ids": [1, 2], "blocks": [{"num_drafts": 1}], "timings": {"tokens_per_second": 9.0}}
+    both = joined([one, one], elapsed_s=2.0)
+    assert both["ids"] == [1, 2, 1, 2]
+    assert len(both["blocks"]) == 2
+    assert both["timings"]["tokens_per_second"] == 2.0
+
+
+def test_a_round_trip_can_be_put_between_two_embedded_nodes(folder, tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.write_text('"one two one two one two"\n')
+    asked = ("bench", "--json", "--verifier", str(folder), "--max-tokens", "12", "--rounds", "1")
+    given = ("--prompt-file", str(prompts), "--rtt", "30ms", "--num-drafts", "3")
+    done = run_here(*asked, *given, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["runs"]
+    assert [row["draft_on"] for row in rows] == ["local", "remote"]
+    assert all(row["ids_equal"] for row in rows)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("50ms", 0.05), ("0.2s", 0.2), ("1", 1.0)])
+def test_a_round_trip_is_written_with_its_unit(text, seconds):
+    assert seconds_of(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["fast", "-1ms", "0", "11s", "nan"])
+def test_a_round_trip_that_is_none_is_refused(text):
+    with pytest.raises(Refused, match="--rtt is"):
+        seconds_of(text)
+
+
+async def test_bytes_of_a_far_stream_arrive_half_a_round_trip_later(autojump_clock):
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    class Near:
+        async def open(self, address: str) -> trio.abc.Stream:
+            return ours
+
+    async with trio.open_nursery() as nursery:
+        stream = await DelayingDialer(Near(), 0.1, nursery).open("there:1")
+        for part in (b"a", b"b", b"c"):
+            await stream.send_all(part)  # all at once: they overlap on their way
+        got = b""
+        while len(got) < 3:
+            got += await theirs.receive_some(10)
+        assert (got, trio.current_time()) == (b"abc", pytest.approx(0.05))
+        await theirs.send_all(b"answer")
+        assert await stream.receive_some(3) == b"ans"
+        assert await stream.receive_some() == b"wer"
+        assert trio.current_time() == pytest.approx(0.1)
+        await theirs.aclose()
+        assert await stream.receive_some() == b""
+        await stream.aclose()

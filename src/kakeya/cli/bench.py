@@ -10,6 +10,7 @@ import itertools
 import statistics
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from kakeya.cli.bench_prompts import PROMPTS
 from kakeya.cli.client import refusal_of
-from kakeya.cli.embedded import node_stub
+from kakeya.cli.embedded import far_stub, node_stub
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_command_settings
 from kakeya.cli.generate import (
@@ -33,7 +34,7 @@ from kakeya.cli.generate import (
     request_for,
 )
 from kakeya.config.settings import Settings
-from kakeya.errors import demand
+from kakeya.errors import Refused, demand
 from kakeya.fleet.card import ROLE_PROPOSER
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
@@ -41,6 +42,10 @@ from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
 
 # Keeps one core busy until it is killed.
 BURN = "while True: pass"
+# What node.max_generations and its queue take by default.
+MAX_CONCURRENCY = 64
+# Two nodes on one host meet in a second; a loaded one takes longer.
+MEET_S = 30.0
 RPC_BENCH = "tests.bench.rpc_bench"
 
 
@@ -54,6 +59,10 @@ class BenchFlags:
     ] = None
     max_tokens: Annotated[int, Parameter(help="Most tokens a generation.")] = 64
     rounds: Annotated[int, Parameter(help="Times each pair is measured.")] = 3
+    concurrency: Annotated[int, Parameter(help="Generations at once; their speeds add up.")] = 1
+    rtt: Annotated[
+        str, Parameter(help="Draft on a second embedded node this far away, such as 50ms.")
+    ] = ""
     busy: Annotated[bool, Parameter(negative="", help="Keep one core busy meanwhile.")] = False
     verify: Annotated[bool, Parameter(negative="", help="Only compare the ids.")] = False
     json: Annotated[bool, Parameter(negative="", help="Print JSON.")] = False
@@ -98,6 +107,12 @@ def bench(
         return _bench_rpc([*rest, *given_rounds, *(["--json"] if asked.json else [])])
     demand(not what, "INVALID_ARGUMENT", f"no benchmark {what!r}; there is rpc, or none named")
     demand(asked.rounds >= 1, "INVALID_ARGUMENT", f"--rounds is {asked.rounds}, at least 1")
+    demand(
+        1 <= asked.concurrency <= MAX_CONCURRENCY,
+        "INVALID_ARGUMENT",
+        f"--concurrency is {asked.concurrency}, at least 1 and at most {MAX_CONCURRENCY}",
+    )
+    demand(not (asked.rtt and asked.node), "INVALID_ARGUMENT", "--rtt needs nodes of its own")
     settings = load_command_settings(flags)
     burning = subprocess.Popen([sys.executable, "-c", BURN]) if asked.busy else None
     try:
@@ -127,13 +142,40 @@ def _bench_rpc(arguments: list[str]) -> int:
 
 async def _measure(asked: BenchFlags, flags: NodeFlags, settings: Settings) -> list[Pair]:
     prompts = _prompts(asked)
-    async with node_stub(node=asked.node, embedded=asked.embedded, settings=settings) as stub:
+    async with _stub(asked, settings) as stub:
         try:
+            if asked.rtt:
+                await _until_somebody_drafts(stub)
             ways = [flags.draft_on] if flags.draft_on else await _ways(stub)
             return await _pairs(stub, prompts, asked, [replace(flags, draft_on=w) for w in ways])
         except RpcFailedError as error:
             refused = refusal_of(error)
     raise refused
+
+
+def _stub(asked: BenchFlags, settings: Settings) -> AbstractAsyncContextManager[NodeServiceStub]:
+    if asked.rtt:
+        return far_stub(settings, seconds_of(asked.rtt))
+    return node_stub(node=asked.node, embedded=asked.embedded, settings=settings)
+
+
+def seconds_of(text: str) -> float:
+    """50ms, 0.05s or 0.05 in seconds.  Raises Refused."""
+    number, unit = (text[:-2], 1e-3) if text.endswith("ms") else (text.removesuffix("s"), 1.0)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    demand(0 < seconds <= 10, "INVALID_ARGUMENT", f"--rtt is {text!r}, such as 50ms, at most 10s")
+    return seconds
+
+
+async def _until_somebody_drafts(stub: NodeServiceStub) -> None:
+    with trio.move_on_after(MEET_S):
+        while await _ways(stub) == ["auto"]:  # noqa: ASYNC110 - other nodes change it
+            await trio.sleep(0.1)
+        return
+    raise Refused("UNAVAILABLE", f"the two nodes have not met within {MEET_S:.0f} s")
 
 
 def _prompts(asked: BenchFlags) -> list[tuple[str, str]]:
@@ -158,7 +200,8 @@ async def _pairs(
     ways: list[NodeFlags],
 ) -> list[Pair]:
     found = []
-    await _one(stub, request_for(prompts[0][1], GenerateFlags(max_tokens=4), ways[0]))  # warm
+    for flags in ways:
+        await _one(stub, request_for(prompts[0][1], GenerateFlags(max_tokens=4), flags))  # warm
     given = GenerateFlags(max_tokens=asked.max_tokens)
     for number in range(1 if asked.verify else asked.rounds):
         for (kind, text), flags in itertools.product(prompts, ways):
@@ -166,17 +209,47 @@ async def _pairs(
             plain = request_for(text, replace(given, plain=True), flags)
             # Whoever goes first may find a cooler machine: take turns.
             if number % 2:
-                second = await _one(stub, drafted)
-                first = await _one(stub, plain)
+                second = await _many(stub, drafted, asked.concurrency)
+                first = await _many(stub, plain, asked.concurrency)
             else:
-                first = await _one(stub, plain)
-                second = await _one(stub, drafted)
+                first = await _many(stub, plain, asked.concurrency)
+                second = await _many(stub, drafted, asked.concurrency)
             found.append(Pair(kind, flags.draft_on or "auto", first, second))
     return found
 
 
 async def _one(stub: NodeServiceStub, request: pb.GenerateRequest) -> dict[str, Any]:
     return report(await gathered(stub, request, lambda text: None))
+
+
+async def _many(stub: NodeServiceStub, request: pb.GenerateRequest, num: int) -> dict[str, Any]:
+    """One report of `num` generations at once: blocks of all, speed in all, first token to last."""
+    if num == 1:
+        return await _one(stub, request)
+    reports: list[dict[str, Any]] = []
+    errors: list[RpcFailedError] = []
+
+    async def one() -> None:
+        try:
+            reports.append(await _one(stub, request))
+        except RpcFailedError as error:
+            errors.append(error)
+
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(num):
+            nursery.start_soon(one)
+    if errors:
+        raise errors[0]
+    return joined(reports, trio.current_time() - started_s)
+
+
+def joined(reports: list[dict[str, Any]], elapsed_s: float) -> dict[str, Any]:
+    """Generations that ran at once as if one: prefill and waiting count into their speed."""
+    ids = [token_id for report in reports for token_id in report["ids"]]
+    timings = reports[0]["timings"] | {"tokens_per_second": len(ids) / elapsed_s}
+    blocks = [block for report in reports for block in report["blocks"]]
+    return reports[0] | {"ids": ids, "blocks": blocks, "timings": timings}
 
 
 def summary(kind: str, draft_on: str, pairs: list[Pair]) -> dict[str, Any]:
