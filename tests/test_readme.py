@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -39,6 +40,10 @@ RUN_BY = {
         "test_the_readmes_generations"
     ),
     'just kakeya generate --json "Write a haiku about rain."': "test_the_readmes_generations",
+    "just kakeya top": "test_the_readmes_door",
+    "curl -s http://127.0.0.1:8051/v1/models": "test_the_readmes_door",
+    "curl -s http://127.0.0.1:8051/fleet.json": "test_the_readmes_door",
+    "curl -s http://127.0.0.1:8051/metrics": "test_the_readmes_door",
     "just bench --max-tokens 40": "test_the_readmes_benchmark",
     "just kakeya run --help": "test_the_readmes_questions_about_settings",
     "just kakeya config show": "test_the_readmes_questions_about_settings",
@@ -115,6 +120,35 @@ def test_three_machines_as_the_readme_starts_them(tmp_path):
                 done = run_kakeya(*words_of(command), "--port", port, home=tmp_path)
                 assert done.returncode == 0, done.stderr
                 assert cellar.node_id in done.stdout
+
+
+def test_the_readmes_door(tmp_path):
+    with started(tmp_path, "--verifier", "none", "--node-id", "attic") as node:
+        asked = [shlex.split(each)[-1] for each in commands() if each.startswith("curl ")]
+        assert len(asked) == 3
+        for url in asked:
+            assert url.startswith("http://127.0.0.1:8051/")
+            with urlopen(url.replace("127.0.0.1:8051", node.http), timeout=10) as answer:
+                assert (answer.status, bool(answer.read())) == (200, True)
+        port = node.grpc.rpartition(":")[2]
+        done = run_kakeya(*words_of("just kakeya top"), "--port", port, home=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "attic" in done.stdout
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_the_readmes_client(tmp_path):
+    """As it stands there, but for the port and fewer tokens."""
+    [code] = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    with started(tmp_path) as node:
+        code = code.replace("127.0.0.1:8051", node.http).replace("max_tokens=60", "max_tokens=15")
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 5
+    assert "accepted_prediction_tokens" in done.stdout
 
 
 def test_the_readmes_questions_about_settings(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kakeya.errors import Refused
 from kakeya.http.access import Access
 from kakeya.http.routes import routes_of
 from tests.http.world import world
@@ -140,6 +141,12 @@ async def test_alive_is_not_ready(autojump_clock):
         assert (loading.status, int(loading.fields["retry-after"]) > 0) == (503, True)
         there.slot.fill(there.ready)
         assert (await client.ask("GET", "/ready")).json == {"status": "ready", "model": "toy"}
+    async with world(is_loaded=False) as there:
+        there.slot.refuse(Refused("NOT_FOUND", "no such folder"))
+        client = there.client()
+        assert (await client.ask("GET", "/ready")).status == 503
+        assert (await client.chat()).error["message"] == "no such folder"
+        assert (await client.ask("GET", "/health")).status == 200
 
 
 @pytest.mark.spec("H-14")

@@ -231,6 +231,28 @@ def test_two_requests_at_once_are_each_as_alone(door):
     assert [both[number] for number in range(4)] == alone * 2
 
 
+def test_one_line_of_the_log_sums_up_a_request(tiny, tmp_path):
+    logs = ("--log-format", "json", "--log-level", "info")
+    with running_node(tmp_path, "--verifier", str(tiny), *logs) as node, client_of(node) as client:
+        secret = "one two three, one two three, one"
+        answer = client.completions.create(
+            model="tiny", prompt=secret, max_tokens=40, temperature=0,
+            extra_headers={"x-request-id": "mine-7"},
+        )  # fmt: skip
+        node.end()
+        eventually(lambda: not node.reader.is_alive())
+        lines = [json.loads(line) for line in node.errors]
+        [summary] = [line for line in lines if line["event"] == "a generation ended"]
+        assert summary["request_id"] == "mine-7"
+        assert summary["outcome"] == "length"
+        assert (summary["prompt_len"], summary["num_ids"]) == (len(secret), 40)
+        assert summary["num_accepted"] == answer.timings["draft_n_accepted"]
+        assert summary["mean_acceptance_length"] >= 1
+        everything = "".join(node.errors)
+        assert "one two" not in everything
+        assert answer.choices[0].text not in everything
+
+
 def test_no_room_for_kv_is_503_with_retry_after(tiny, tmp_path):
     """D12."""
     with (

@@ -76,6 +76,7 @@ class Generations:
             ready = await self._slot.get(within_s=self._settings.node.load_s)
             prompt_ids = await self._prompt_ids(request, ready.tokenizer)
             max_tokens = answer_len(request, len(prompt_ids), _max_context_len(ready))
+            report.prompt_len = len(prompt_ids)
             report.model_id = ready.engine.verifier.model_id
             async with (
                 aclosing(self._decode(ready, prompt_ids, request, max_tokens)) as decoded,

@@ -29,6 +29,7 @@ class Report:
     note_tally: Callable[[Tally], None]
     started_s: float
     model_id: str = ""
+    prompt_len: int = 0
     outcome: str = "cancelled"
     num_ids: int = 0
     tally: Tally | None = None
@@ -59,6 +60,7 @@ class Report:
         now_s = trio.current_time()
         if self._spoke_at_s is None:
             self.metrics.observe("time_to_first_token_seconds", now_s - self.started_s)
+            self.metrics.count("prompt_tokens_total", self.prompt_len)
         else:
             each_s = (now_s - self._spoke_at_s) / num_ids
             self.metrics.observe("inter_token_seconds", each_s, times=num_ids)
@@ -69,7 +71,6 @@ class Report:
     def _ended(self, block: Block, tally: Tally) -> None:
         self.outcome, self.tally = block.finish_reason, tally
         self.note_tally(tally)
-        self.metrics.count("prompt_tokens_total", tally.prompt_len)
         self.metrics.count("margin_rechecks_total", tally.margin_rechecks)
         for reason, count in tally.fallbacks.items():
             known = reason if reason in FALLBACKS else "unknown"
@@ -105,6 +106,7 @@ def _summary(report: Report, elapsed_s: float, why: str) -> dict[str, object]:
     said: dict[str, object] = {
         "outcome": report.outcome,
         "model": report.model_id,
+        "prompt_len": report.prompt_len,
         "num_ids": report.num_ids,
         "seconds": round(elapsed_s, 3),
     }
@@ -113,7 +115,6 @@ def _summary(report: Report, elapsed_s: float, why: str) -> dict[str, object]:
     tally = report.tally
     if tally is not None:
         said |= {
-            "prompt_len": tally.prompt_len,
             "num_drafts": tally.num_drafts,
             "num_accepted": tally.num_accepted,
             "mean_acceptance_length": round(tally.mean_acceptance_length, 2),

@@ -35,7 +35,8 @@ def demand_access(request: Request, access: Access) -> None:
     """Raise Refused: PERMISSION_DENIED for a page or a name that is not ours, UNAUTHENTICATED."""
     host, origin = request.field("host"), request.field("origin")
     demand(
-        not access.is_local or is_loopback_host(_name_of(host)),
+        # Without a Host it is HTTP/1.0, and no browser.
+        not access.is_local or not host or is_loopback_host(_name_of(host)),
         "PERMISSION_DENIED",
         "this door is bound to loopback and answers to localhost only",
     )

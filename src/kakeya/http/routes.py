@@ -66,7 +66,10 @@ def routes_of(door: Door) -> Mapping[tuple[str, str], Route]:
 
     async def ready(request: Request, outlet: Outlet) -> Answer:
         demand(door.is_serving(), "UNAVAILABLE", "the node is stopping")
-        demand(door.slot.is_settled, "UNAVAILABLE", "the verifier is loading")
+        state = door.slot.state
+        demand(state != "loading", "UNAVAILABLE", "the verifier is loading")
+        is_there = state == "ready" or not door.slot.model_id
+        demand(is_there, "UNAVAILABLE", "the verifier could not be loaded; the log says why")
         return json_answer(200, {"status": "ready", "model": door.slot.model_id or None})
 
     async def metrics(request: Request, outlet: Outlet) -> Answer:
