@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kakeya.verifying.verifier import KvPlan
-from kakeya.verifying.window import Reach, SlotMap, hidden_slots, reach_of, slot_map
+from kakeya.verifying.window import Reach, SlotMap, hidden_slots, reach_of, slot_map_of
 
 # Slabs are read in whole multiples of this many slots, the unwritten ones hidden.  Measured: with
 # 64 a row's attention is the same to the bit at every length, with 32 it is not.
@@ -63,6 +63,17 @@ class LayerKind:
         self._num_read = max(self._num_read, -(-end // SLOT_STEP) * SLOT_STEP)
         held = self._positions[: self._num_read]
         return Placement(_spans(slots), self._num_read, hidden_slots(held, rows, self._reach))
+
+    def reaches(self, reach: Reach) -> None:
+        """Rows attend to `reach` from now on."""
+        self._reach = reach
+
+    def held(self, positions: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those of `positions` that still have their slot, as offsets into the range; the slots."""
+        at = np.arange(positions.start, positions.stop, dtype=np.int64)
+        slots = np.array([self._slots.slot(int(each)) for each in at], dtype=np.int64)
+        kept = np.flatnonzero(self._positions[slots] == at) if len(at) else at
+        return kept, slots[kept]
 
     def slots_between(self, first: int, end: int) -> NDArray[np.int64]:
         """Slots that still hold a position of first … end - 1."""
@@ -118,7 +129,7 @@ def layer_kinds(
     for layer_type in dict.fromkeys(layer_types):
         slide = sliding_window if layer_type == "sliding_attention" else None
         reach = reach_of(plan, slide)
-        kinds[layer_type] = LayerKind(reach, slot_map(reach, max_len=plan.max_len, slack=slack))
+        kinds[layer_type] = LayerKind(reach, slot_map_of(plan, reach, slack=slack))
     return kinds
 
 

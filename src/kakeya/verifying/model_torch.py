@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from kakeya.compute.torch_arrays import to_torch
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.attention_torch import Queries, attend, queries_for
+from kakeya.verifying.banks import demand_fit
 from kakeya.verifying.kv_torch import LayerKind, Placement, TorchKv, layer_kinds, write
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.rows import choose
-from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
+from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Rows
 from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Norm, Weights
+from kakeya.verifying.window import evicted_by, reach_after_restore
 
 # Rotations are computed this many positions at a time, always the same ones together, so that a
 # position's angles are the same to the bit whenever they are asked for.
@@ -98,6 +101,11 @@ class TorchVerifier:
             "INVALID_ARGUMENT",
             f"sink is {plan.sink} and window {plan.window}, they must be at least 0 and 1",
         )
+        demand(
+            plan.mode != "restored" or 1 <= plan.prompt_len <= plan.max_len,
+            "INVALID_ARGUMENT",
+            f"prompt_len is {plan.prompt_len}, it must be from 1 to {plan.max_len}",
+        )
         held = sum(kv.resident_bytes for kv in self._open)
         wanted = self.kv_bytes(plan)
         demand(
@@ -140,12 +148,7 @@ class TorchVerifier:
             "INVALID_ARGUMENT",
             f"the block has {len(ids)} rows, the limit is {self._limits.max_block_len}",
         )
-        for layer in aux_layers:
-            demand(
-                0 <= layer < self.config.num_layers,
-                "INVALID_ARGUMENT",
-                f"aux layer is {layer}, the model has layers 0 to {self.config.num_layers - 1}",
-            )
+        self._demand_layers(aux_layers)
         with torch.inference_mode():
             x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
             x = _rms_norm(x, self._weights.norm)
@@ -153,7 +156,9 @@ class TorchVerifier:
             aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
         return choose(logits, want_logits=want_logits, aux=aux)
 
-    def prefill(self, kv: Kv, ids: Sequence[int]) -> None:
+    def prefill(
+        self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
+    ) -> tuple[NDArray[np.generic], ...]:
         """Append one chunk of the prompt; what follows it is not computed."""
         assert isinstance(kv, TorchKv)
         demand(
@@ -161,8 +166,39 @@ class TorchVerifier:
             "INVALID_ARGUMENT",
             f"the chunk has {len(ids)} tokens, the limit is {self._limits.max_prefill_chunk_len}",
         )
+        self._demand_layers(aux_layers)
         with torch.inference_mode():
-            self._layers(kv, ids, aux_layers=(), is_prefill=True)
+            _, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=True)
+            return tuple(_to_numpy(taps[layer]) for layer in aux_layers)
+
+    def restore(self, kv: Kv, banks: Sequence[Bank]) -> None:
+        """Put `banks` in the place of the evicted positions; all of the prompt must be read."""
+        assert isinstance(kv, TorchKv)
+        demand_fit(banks, kv.plan, self.geometry, length=kv.length)
+        evicted = evicted_by(kv.plan)
+        with torch.inference_mode():
+            for bank in banks:
+                self._write_bank(kv, bank, evicted)
+        for layer_type in kv.kinds:
+            slide = self.config.sliding_window if layer_type == "sliding_attention" else None
+            kv.kinds[layer_type].reaches(reach_after_restore(kv.plan, slide))
+        kv.forgettable_from = kv.length
+
+    def _write_bank(self, kv: TorchKv, bank: Bank, evicted: range) -> None:
+        """K through k_norm and rotation, V as it is, where the positions still have a slot."""
+        kept, slots = kv.kinds[self.config.layer_types[bank.layer]].held(evicted)
+        rows = torch.from_numpy(kept + (evicted.start if len(bank.k) > len(evicted) else 0))
+        k = to_torch(bank.dtype, bank.k)[rows].to(torch.float32)
+        v = to_torch(bank.dtype, bank.v)[rows].to(self._dtype)
+        norm = self._weights.layers[bank.layer].qk_norm
+        if norm is not None:
+            k = _rms_norm(k, Norm(norm.weight[self.config.num_heads :], norm.eps))
+        at = torch.from_numpy(kept + evicted.start)
+        half = k.shape[-1] // 2
+        swapped = torch.cat((k[..., half:], k[..., :half]), -1)
+        k = k * self._cos[at].float() + swapped * self._sin[at].float()
+        both = torch.cat((k.to(self._dtype), v), 1).transpose(0, 1)
+        kv.slabs[bank.layer][:, torch.from_numpy(slots)] = both
 
     def trim(self, kv: Kv, length: int) -> None:
         """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) beyond the last pass."""
@@ -192,13 +228,22 @@ class TorchVerifier:
         taps: dict[int, Tensor] = {}
         last = self.config.num_layers - 1
         for i, layer in enumerate(self._weights.layers):
-            # In a prefill nobody reads what the last layer puts out, only its K and V.
-            x = _layer(self.config, layer, x, kv, i, shared, kv_only=is_prefill and i == last)
+            # In a prefill hardly anybody reads what the last layer puts out, only its K and V.
+            kv_only = is_prefill and i == last and last not in aux_layers
+            x = _layer(self.config, layer, x, kv, i, shared, kv_only=kv_only)
             if i in aux_layers:
                 taps[i] = x
         kv.forgettable_from = kv.length
         kv.length += len(ids)
         return x, taps
+
+    def _demand_layers(self, aux_layers: Sequence[int]) -> None:
+        for layer in aux_layers:
+            demand(
+                0 <= layer < self.config.num_layers,
+                "INVALID_ARGUMENT",
+                f"aux layer is {layer}, the model has layers 0 to {self.config.num_layers - 1}",
+            )
 
     def _demand_writable(self, kv: TorchKv, ids: Sequence[int]) -> None:
         demand(len(ids) > 0, "INVALID_ARGUMENT", "there are no ids, at least 1 is needed")
