@@ -84,16 +84,21 @@ def weight_files(folder: Path, limits: FolderLimits) -> dict[str, Path]:
 
 
 def check_headers(
-    wanted: Mapping[str, tuple[int, ...]], files: Mapping[str, Path]
+    wanted: Mapping[str, tuple[int, ...]],
+    files: Mapping[str, Path],
+    *,
+    dtypes: tuple[str, ...] = WEIGHT_DTYPES,
 ) -> dict[str, str]:
     """The stored dtype of every wanted weight, after names and shapes were found as wanted.
+
+    dtypes: the ones allowed, by the names safetensors has for them.
 
     Raises Refused: INVALID_ARGUMENT (missing, another shape), UNIMPLEMENTED (a dtype we do not
     read), DATA_LOSS.
     """
     for name in wanted:
         demand(name in files, "INVALID_ARGUMENT", f"the weight {name} is missing")
-    dtypes: dict[str, str] = {}
+    found: dict[str, str] = {}
     for path in sorted({files[name] for name in wanted}):
         names = [name for name in wanted if files[name] == path]
         try:
@@ -106,12 +111,17 @@ def check_headers(
                         f"the weight {name} is missing from {path.name}",
                     )
                     part = opened.get_slice(name)
-                    dtypes[name] = _checked_dtype(
-                        name, tuple(part.get_shape()), str(part.get_dtype()), wanted[name]
+                    found[name] = str(part.get_dtype())
+                    _check_shape(name, tuple(part.get_shape()), wanted[name])
+                    demand(
+                        found[name] in dtypes,
+                        "UNIMPLEMENTED",
+                        f"the weight {name} has dtype {found[name]}, "
+                        f"supported are {', '.join(dtypes)}",
                     )
         except SafetensorError as error:
             raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
-    return dtypes
+    return found
 
 
 def _names_in(path: Path) -> list[str]:
@@ -122,15 +132,9 @@ def _names_in(path: Path) -> list[str]:
         raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
 
 
-def _checked_dtype(name: str, shape: tuple[int, ...], dtype: str, wanted: tuple[int, ...]) -> str:
+def _check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     demand(
         shape == wanted,
         "INVALID_ARGUMENT",
         f"the weight {name} has shape {list(shape)}, config.json says {list(wanted)}",
     )
-    demand(
-        dtype in WEIGHT_DTYPES,
-        "UNIMPLEMENTED",
-        f"the weight {name} has dtype {dtype}, supported are {', '.join(WEIGHT_DTYPES)}",
-    )
-    return dtype
