@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kakeya.compute.weight_files import WEIGHT_DTYPES
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused
-from kakeya.verifying.checkpoint import WEIGHT_DTYPES, read_checkpoint
+from kakeya.verifying.checkpoint import read_checkpoint
 from kakeya.verifying.model_config import LAYER_TYPES, MODEL_TYPES, Llama3Scaling, read_config
 from tests.spec_tables import table
 from tests.verifying.checkpoints import full_plan, load, some_ids, write_checkpoint

@@ -11,10 +11,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kakeya.compute.matmul_torch import Matrix, prepare
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.checkpoint import Checkpoint
-from kakeya.verifying.matmul_torch import Matrix, prepare
 from kakeya.verifying.model_config import ModelConfig, weight_shapes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
