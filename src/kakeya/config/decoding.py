@@ -38,6 +38,12 @@ class DecodingLimits:
     max_lag_len: int = 64
     # Sessions this node holds on others at once.
     max_held_sessions: int = 64
+    # What a node's drafters fit is asked again so often, sooner after no answer; one question's
+    # deadline; questions at once.
+    catalog_s: float = 60.0
+    catalog_retry_s: float = 2.0
+    catalog_ask_s: float = 2.0
+    max_catalog_questions: int = 16
     # A session that failed is opened again beside the loop's work, which costs no waiting.
     session_backoff_s: float = 0.05
     max_session_backoff_s: float = 2.0
