@@ -16,18 +16,24 @@ from safetensors import SafetensorError, safe_open
 
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused, demand
-from kakeya.verifying.model_config import ModelConfig, read_config, shortened, weight_shapes
+from kakeya.verifying.config_fields import shortened
+from kakeya.verifying.model_config import ModelConfig, read_config
+from kakeya.verifying.weight_names import stored_prefix, weight_shapes
 
 WEIGHT_DTYPES = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose config and weight headers agree.  `files` maps weight name → file."""
+    """A folder whose config and weight headers agree.
+
+    Names of weights are weight_shapes's.  files: name → file.  stored: name → name in that file.
+    """
 
     config: ModelConfig
     files: Mapping[str, Path]
     dtypes: Mapping[str, str]
+    stored: Mapping[str, str]
 
 
 def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
@@ -48,8 +54,13 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
         "RESOURCE_EXHAUSTED",
         f"the model has {num_params} parameters, the limit is {limits.max_weight_bytes} bytes",
     )
-    files = _weight_files(folder, limits)
-    return Checkpoint(config, files, _check_headers(config, files))
+    found = _weight_files(folder, limits)
+    prefix = stored_prefix(found)
+    stored = {name: name.replace("model.", prefix, 1) for name in weight_shapes(config)}
+    for name in stored.values():
+        demand(name in found, "INVALID_ARGUMENT", f"the weight {name} is missing")
+    files = {name: found[stored[name]] for name in stored}
+    return Checkpoint(config, files, _check_headers(config, files, stored), stored)
 
 
 def _weight_files(folder: Path, limits: VerifyingLimits) -> dict[str, Path]:
@@ -91,26 +102,26 @@ def _names_in(path: Path) -> list[str]:
         raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
 
 
-def _check_headers(config: ModelConfig, files: Mapping[str, Path]) -> dict[str, str]:
+def _check_headers(
+    config: ModelConfig, files: Mapping[str, Path], stored: Mapping[str, str]
+) -> dict[str, str]:
     """The stored dtype of every weight, after names and shapes were found as the config says."""
     wanted = weight_shapes(config)
-    for name in wanted:
-        demand(name in files, "INVALID_ARGUMENT", f"the weight {name} is missing")
     dtypes: dict[str, str] = {}
-    for path in sorted({files[name] for name in wanted}):
+    for path in sorted(set(files.values())):
         names = [name for name in wanted if files[name] == path]
         try:
             with safe_open(path, framework="np") as opened:
                 held = set(opened.keys())
                 for name in names:
                     demand(
-                        name in held,
+                        stored[name] in held,
                         "INVALID_ARGUMENT",
-                        f"the weight {name} is missing from {path.name}",
+                        f"the weight {stored[name]} is missing from {path.name}",
                     )
-                    part = opened.get_slice(name)
+                    part = opened.get_slice(stored[name])
                     dtypes[name] = _checked_dtype(
-                        name, tuple(part.get_shape()), str(part.get_dtype()), wanted[name]
+                        stored[name], tuple(part.get_shape()), str(part.get_dtype()), wanted[name]
                     )
         except SafetensorError as error:
             raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kakeya.verifying.model_config import LayerShape
 from kakeya.verifying.verifier import KvPlan
 from kakeya.verifying.window import Reach, SlotMap, hidden_slots, reach_of, slot_map
 
@@ -77,35 +78,42 @@ class TorchKv:
         plan: KvPlan,
         kinds: dict[str, LayerKind],
         *,
-        layer_types: tuple[str, ...],
-        num_kv_heads: int,
-        head_dim: int,
+        layers: tuple[LayerShape, ...],
         dtype: torch.dtype,
     ) -> None:
         self.plan = plan
-        self.layer_types = layer_types
+        self.layer_types = tuple(shape.layer_type for shape in layers)
         self.length = 0
         self.forgettable_from = 0  # the first position of the last pass
         self.kinds = kinds
         # Zeros, because a hidden slot is multiplied by a weight of 0 all the same; the system
         # gives the pages when they are first written.
-        self.slabs = [
-            torch.zeros(2 * num_kv_heads, kinds[t].num_slots, head_dim, dtype=dtype)
-            for t in layer_types
-        ]
-        self._num_kv_heads = num_kv_heads
+        own = {
+            i: torch.zeros(
+                2 * shape.num_kv_heads,
+                kinds[shape.layer_type].num_slots,
+                shape.head_dim,
+                dtype=dtype,
+            )
+            for i, shape in enumerate(layers)
+            if shape.kv_source == i
+        }
+        # A layer without K and V of its own has the very slab that it reads.
+        self.slabs = [own[shape.kv_source] for shape in layers]
+        self._own = own
         self._views: dict[int, tuple[Tensor, Tensor]] = {}  # by layer, as last read
 
     @property
     def resident_bytes(self) -> int:
-        return sum(slab.nbytes for slab in self.slabs)
+        return sum(slab.nbytes for slab in self._own.values())
 
     def readable(self, layer: int, num_slots: int) -> tuple[Tensor, Tensor]:
         """K and V of a layer's first `num_slots` slots: [1, num_kv_heads, num_slots, head_dim]."""
         held = self._views.get(layer)
         if held is None or held[0].shape[2] != num_slots:
             part = self.slabs[layer][None, :, :num_slots]
-            held = part[:, : self._num_kv_heads], part[:, self._num_kv_heads :]
+            num_kv_heads = part.shape[1] // 2
+            held = part[:, :num_kv_heads], part[:, num_kv_heads:]
             self._views[layer] = held
         return held
 

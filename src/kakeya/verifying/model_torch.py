@@ -1,42 +1,31 @@
-"""A Llama or Qwen3 decoder in plain torch calls: the verifier's forward pass.
+"""A decoder in plain torch calls: the verifier's forward pass.
 
-One function per part, no module tree.  Runs on the engine's own thread, under inference mode.
+Runs on the engine's own thread, under inference mode.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
-from kakeya.verifying.attention_torch import Queries, attend, queries_for
-from kakeya.verifying.kv_torch import LayerKind, Placement, TorchKv, layer_kinds, write
+from kakeya.verifying.attention_torch import queries_for
+from kakeya.verifying.kv_torch import LayerKind, TorchKv, layer_kinds
+from kakeya.verifying.layers_torch import Pass, TypePass, per_layer_inputs, rms_norm, run_layer
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.rows import choose
 from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
-from kakeya.verifying.weights_torch import DTYPES, LayerWeights, Norm, Weights
+from kakeya.verifying.weights_torch import DTYPES, Weights
 
 # Rotations are computed this many positions at a time, always the same ones together, so that a
 # position's angles are the same to the bit whenever they are asked for.
 _ROPE_BLOCK_LEN = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What all layers of one forward pass share."""
-
-    cos: Tensor  # [T, num_heads + 2 * num_kv_heads, head_dim]; 1 at V's heads
-    sin: Tensor  # the same shape, first halves negated; 0 at V's heads
-    placements: dict[str, Placement]  # by layer type
-    queries: Queries
 
 
 class TorchVerifier:
@@ -59,7 +48,11 @@ class TorchVerifier:
         self._limits = limits
         self._dtype = DTYPES[dtype]
         self._open: weakref.WeakSet[TorchKv] = weakref.WeakSet()
-        self._cos, self._sin = _rotations(weights.inv_freq, 0, self._dtype)
+        # By layer type: cos and sin of every position so far asked for.
+        self._rotations = {
+            layer_type: _rotations(inv_freq, 0, self._dtype)
+            for layer_type, inv_freq in weights.inv_freq.items()
+        }
 
     @property
     def geometry(self) -> Geometry:
@@ -110,9 +103,7 @@ class TorchVerifier:
         kv = TorchKv(
             plan,
             self._kinds(plan),
-            layer_types=c.layer_types,
-            num_kv_heads=c.num_kv_heads,
-            head_dim=c.head_dim,
+            layers=c.layers,
             dtype=self._dtype,
         )
         self._open.add(kv)
@@ -120,10 +111,13 @@ class TorchVerifier:
 
     def kv_bytes(self, plan: KvPlan) -> int:
         """What an open K/V of this plan takes, without allocating it."""
-        c = self.config
         kinds = self._kinds(plan)
-        num_slots = sum(kinds[t].num_slots for t in c.layer_types)
-        return 2 * num_slots * c.num_kv_heads * c.head_dim * self._dtype.itemsize
+        num_values = sum(
+            2 * shape.num_kv_heads * kinds[shape.layer_type].num_slots * shape.head_dim
+            for i, shape in enumerate(self.config.layers)
+            if shape.kv_source == i
+        )
+        return num_values * self._dtype.itemsize
 
     def forward(
         self,
@@ -148,8 +142,7 @@ class TorchVerifier:
             )
         with torch.inference_mode():
             x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
-            x = _rms_norm(x, self._weights.norm)
-            logits: NDArray[np.float32] = self._weights.head(x).to(torch.float32).numpy()
+            logits: NDArray[np.float32] = self._logits(x).numpy()
             aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
         return choose(logits, want_logits=want_logits, aux=aux)
 
@@ -187,18 +180,23 @@ class TorchVerifier:
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Run all layers: the last hidden state [T, hidden_size], and the tapped outputs."""
         self._demand_writable(kv, ids)
-        shared = self._pass(kv, len(ids))
-        x = self._weights.embedding[torch.tensor(list(ids), dtype=torch.int64)]
+        shared, x = self._begin(kv, ids)
         taps: dict[int, Tensor] = {}
-        last = self.config.num_layers - 1
-        for i, layer in enumerate(self._weights.layers):
+        num_needed = self._num_needed(aux_layers) if is_prefill else self.config.num_layers
+        for i, layer in enumerate(self._weights.layers[:num_needed]):
             # In a prefill nobody reads what the last layer puts out, only its K and V.
-            x = _layer(self.config, layer, x, kv, i, shared, kv_only=is_prefill and i == last)
+            kv_only = is_prefill and i == num_needed - 1 and i not in aux_layers
+            x = run_layer(self.config, layer, x, kv, i, shared, kv_only=kv_only)
             if i in aux_layers:
                 taps[i] = x
         kv.forgettable_from = kv.length
         kv.length += len(ids)
         return x, taps
+
+    def _num_needed(self, aux_layers: Sequence[int]) -> int:
+        """Layers to run when only K, V and the tapped outputs are read."""
+        sources = {shape.kv_source for shape in self.config.layers}
+        return 1 + max(*sources, *aux_layers, -1)
 
     def _demand_writable(self, kv: TorchKv, ids: Sequence[int]) -> None:
         demand(len(ids) > 0, "INVALID_ARGUMENT", "there are no ids, at least 1 is needed")
@@ -214,77 +212,53 @@ class TorchVerifier:
             f"{kv.length} positions and {len(ids)} more pass the plan's {kv.plan.max_len}",
         )
 
-    def _pass(self, kv: TorchKv, num_rows: int) -> Pass:
+    def _begin(self, kv: TorchKv, ids: Sequence[int]) -> tuple[Pass, Tensor]:
+        """What the layers share, and the embedded ids: [T, hidden_size]."""
         c = self.config
+        index = torch.tensor(list(ids), dtype=torch.int64)
+        x = self._weights.embedding[index]
+        if c.embedding_scale is not None:
+            x = x * torch.tensor(c.embedding_scale, dtype=self._dtype)
+        types = {t: self._type_pass(kv, t, len(ids)) for t in kv.kinds}
+        per_layer = self._weights.per_layer
+        if per_layer is None:
+            return Pass(types, None), x
+        return Pass(types, per_layer_inputs(c, per_layer, index, x)), x
+
+    def _type_pass(self, kv: TorchKv, layer_type: str, num_rows: int) -> TypePass:
+        shape = next(s for s in self.config.layers if s.layer_type == layer_type)
+        placement = kv.kinds[layer_type].place(kv.length, num_rows)
         rows = slice(kv.length, kv.length + num_rows)
-        placements = {t: kind.place(kv.length, num_rows) for t, kind in kv.kinds.items()}
-        num_rotated = c.num_heads + c.num_kv_heads
-        cos = torch.ones(num_rows, num_rotated + c.num_kv_heads, c.head_dim, dtype=self._dtype)
+        num_heads, num_kv_heads = self.config.num_heads, shape.num_kv_heads
+        num_rotated = num_heads + num_kv_heads
+        cos = torch.ones(num_rows, num_rotated + num_kv_heads, shape.head_dim, dtype=self._dtype)
         sin = torch.zeros_like(cos)
-        cos[:, :num_rotated] = self._cos[rows]
-        sin[:, :num_rotated] = self._sin[rows]
+        known_cos, known_sin = self._rotations[layer_type]
+        cos[:, :num_rotated] = known_cos[rows]
+        sin[:, :num_rotated] = known_sin[rows]
         queries = queries_for(
-            placements,
+            placement,
             num_rows,
-            num_kv_heads=c.num_kv_heads,
-            group=c.num_heads // c.num_kv_heads,
-            head_dim=c.head_dim,
+            num_kv_heads=num_kv_heads,
+            group=num_heads // num_kv_heads,
+            head_dim=shape.head_dim,
             dtype=self._dtype,
         )
-        return Pass(cos, sin, placements, queries)
+        return TypePass(cos, sin, placement, queries)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """[T, vocab_size], float32, of the last hidden state."""
+        logits = self._weights.head(rms_norm(x, self._weights.norm)).to(torch.float32)
+        cap = self.config.logit_cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _grow_rotations(self, max_len: int) -> None:
-        while len(self._cos) < max_len:
-            cos, sin = _rotations(self._weights.inv_freq, len(self._cos), self._dtype)
-            self._cos = torch.cat((self._cos, cos))
-            self._sin = torch.cat((self._sin, sin))
-
-
-def _layer(
-    config: ModelConfig,
-    weights: LayerWeights,
-    x: Tensor,
-    kv: TorchKv,
-    index: int,
-    shared: Pass,
-    *,
-    kv_only: bool,
-) -> Tensor:
-    """One decoder layer over x: [T, hidden_size]; writes its K and V first."""
-    c = config
-    T, num_rotated = len(x), c.num_heads + c.num_kv_heads
-    layer_type = c.layer_types[index]
-    qkv = weights.qkv(_rms_norm(x, weights.input_norm))
-    qkv = qkv.view(T, num_rotated + c.num_kv_heads, c.head_dim)
-    if weights.qk_norm is not None:
-        qk = _rms_norm(qkv[:, :num_rotated], weights.qk_norm)
-        qkv = torch.cat((qk, qkv[:, num_rotated:]), 1)
-    qkv = _rotate(qkv, shared)
-    placement = shared.placements[layer_type]
-    write(kv.slabs[index], qkv[:, c.num_heads :].transpose(0, 1), placement)
-    if kv_only:
-        return x
-    k, v = kv.readable(index, placement.num_slots)
-    mixed = attend(qkv[:, : c.num_heads], k, v, shared.queries.masks[layer_type], shared.queries)
-    x = weights.out(mixed).add_(x)
-    gate_up = weights.gate_up(_rms_norm(x, weights.mlp_norm))
-    gate, up = gate_up[:, : c.intermediate_size], gate_up[:, c.intermediate_size :]
-    return weights.down(F.silu(gate).mul_(up)).add_(x)
-
-
-def _rms_norm(x: Tensor, norm: Norm) -> Tensor:
-    """x over its root mean square on the last axis, times the weight; in float32 throughout."""
-    wide = x if x.dtype == torch.float32 else x.to(torch.float32)
-    scale = (wide * wide).sum(-1, keepdim=True).add_(norm.eps).rsqrt_()
-    out = (wide * scale).mul_(norm.weight)
-    return out if x.dtype == torch.float32 else out.to(x.dtype)
-
-
-def _rotate(qkv: Tensor, shared: Pass) -> Tensor:
-    """qkv: [T, heads, head_dim], turned by its row's position; halves are the pairs (as in HF)."""
-    half = qkv.shape[-1] // 2
-    swapped = torch.cat((qkv[..., half:], qkv[..., :half]), -1)
-    return (qkv * shared.cos).addcmul_(swapped, shared.sin)
+        for layer_type, (cos, sin) in self._rotations.items():
+            inv_freq = self._weights.inv_freq[layer_type]
+            while len(cos) < max_len:
+                more_cos, more_sin = _rotations(inv_freq, len(cos), self._dtype)
+                cos, sin = torch.cat((cos, more_cos)), torch.cat((sin, more_sin))
+            self._rotations[layer_type] = cos, sin
 
 
 def _rotations(inv_freq: Tensor, first: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
