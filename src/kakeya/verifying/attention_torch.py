@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kakeya.verifying.kv_torch import Placement
+from kakeya.verifying.slots import Placement
 
 # Measured over 1 to 16 heads a group and head_dim 32 to 128: 8 always holds, 4 does not.
 ROW_STEP = 8

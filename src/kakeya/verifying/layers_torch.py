@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kakeya.verifying.attention_torch import Queries, attend
-from kakeya.verifying.kv_torch import Placement, TorchKv, write
+from kakeya.verifying.kv_torch import TorchKv, write
 from kakeya.verifying.model_config import Experts, ModelConfig
+from kakeya.verifying.slots import Placement
 from kakeya.verifying.weights_torch import (
     LayerWeights,
     Mlp,
@@ -90,7 +91,8 @@ def per_layer_inputs(
     shape = (len(ids), config.num_layers, size)
     own = weights.embedding[ids] * torch.tensor(size**0.5, dtype=embedded.dtype)
     projected = weights.projection(embedded) * config.hidden_size**-0.5
-    return (rms_norm(projected.view(shape), weights.norm) + own.view(shape)) * 2.0**-0.5
+    both: Tensor = rms_norm(projected.view(shape), weights.norm) + own.view(shape)
+    return both.mul_(2.0**-0.5)
 
 
 def rms_norm(x: Tensor, norm: Norm) -> Tensor:

@@ -14,12 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kakeya.config.verifying import VerifyingLimits
-from kakeya.errors import demand
 from kakeya.verifying.attention_torch import queries_for
-from kakeya.verifying.kv_torch import LayerKind, TorchKv, layer_kinds
+from kakeya.verifying.demands import (
+    demand_aux_layers,
+    demand_block,
+    demand_chunk,
+    demand_forgettable,
+    demand_plan,
+    demand_room,
+    demand_writable,
+)
+from kakeya.verifying.kv_torch import TorchKv
 from kakeya.verifying.layers_torch import Pass, TypePass, per_layer_inputs, rms_norm, run_layer
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.rows import choose
+from kakeya.verifying.slots import LayerKind, kv_values, layer_kinds
 from kakeya.verifying.verifier import Geometry, Kv, KvPlan, Rows
 from kakeya.verifying.weights_torch import DTYPES, Weights
 
@@ -80,44 +89,17 @@ class TorchVerifier:
     def open(self, plan: KvPlan) -> Kv:
         """An empty K/V.  Raises Refused: OUT_OF_RANGE beyond the context, RESOURCE_EXHAUSTED
         where this K/V and the open ones together would pass the limit."""
-        c = self.config
-        demand(
-            1 <= plan.max_len <= c.max_context_len,
-            "OUT_OF_RANGE",
-            f"max_len is {plan.max_len}, the model's context is 1 to {c.max_context_len}",
-        )
-        demand(
-            plan.mode == "full" or (plan.window >= 1 and plan.sink >= 0),
-            "INVALID_ARGUMENT",
-            f"sink is {plan.sink} and window {plan.window}, they must be at least 0 and 1",
-        )
+        demand_plan(plan, self.config)
         held = sum(kv.resident_bytes for kv in self._open)
-        wanted = self.kv_bytes(plan)
-        demand(
-            held + wanted <= self._limits.max_kv_bytes,
-            "RESOURCE_EXHAUSTED",
-            f"the K/V takes {wanted} bytes, {held} are held, "
-            f"the limit is {self._limits.max_kv_bytes}",
-        )
+        demand_room(self.kv_bytes(plan), held_bytes=held, limits=self._limits)
         self._grow_rotations(plan.max_len)
-        kv = TorchKv(
-            plan,
-            self._kinds(plan),
-            layers=c.layers,
-            dtype=self._dtype,
-        )
+        kv = TorchKv(plan, self._kinds(plan), layers=self.config.layers, dtype=self._dtype)
         self._open.add(kv)
         return kv
 
     def kv_bytes(self, plan: KvPlan) -> int:
         """What an open K/V of this plan takes, without allocating it."""
-        kinds = self._kinds(plan)
-        num_values = sum(
-            2 * shape.num_kv_heads * kinds[shape.layer_type].num_slots * shape.head_dim
-            for i, shape in enumerate(self.config.layers)
-            if shape.kv_source == i
-        )
-        return num_values * self._dtype.itemsize
+        return kv_values(self.config.layers, self._kinds(plan)) * self._dtype.itemsize
 
     def forward(
         self,
@@ -129,17 +111,8 @@ class TorchVerifier:
     ) -> Rows:
         """Append `ids` and say what follows each.  aux is float32, or the bits of bfloat16."""
         assert isinstance(kv, TorchKv)
-        demand(
-            len(ids) <= self._limits.max_block_len,
-            "INVALID_ARGUMENT",
-            f"the block has {len(ids)} rows, the limit is {self._limits.max_block_len}",
-        )
-        for layer in aux_layers:
-            demand(
-                0 <= layer < self.config.num_layers,
-                "INVALID_ARGUMENT",
-                f"aux layer is {layer}, the model has layers 0 to {self.config.num_layers - 1}",
-            )
+        demand_block(ids, self._limits)
+        demand_aux_layers(aux_layers, self.config)
         with torch.inference_mode():
             x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
             logits: NDArray[np.float32] = self._logits(x).numpy()
@@ -149,22 +122,14 @@ class TorchVerifier:
     def prefill(self, kv: Kv, ids: Sequence[int]) -> None:
         """Append one chunk of the prompt; what follows it is not computed."""
         assert isinstance(kv, TorchKv)
-        demand(
-            len(ids) <= self._limits.max_prefill_chunk_len,
-            "INVALID_ARGUMENT",
-            f"the chunk has {len(ids)} tokens, the limit is {self._limits.max_prefill_chunk_len}",
-        )
+        demand_chunk(ids, self._limits)
         with torch.inference_mode():
             self._layers(kv, ids, aux_layers=(), is_prefill=True)
 
     def trim(self, kv: Kv, length: int) -> None:
         """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) beyond the last pass."""
         assert isinstance(kv, TorchKv)
-        demand(
-            kv.forgettable_from <= length <= kv.length,
-            "OUT_OF_RANGE",
-            f"length is {length}, it must be from {kv.forgettable_from} to {kv.length}",
-        )
+        demand_forgettable(kv, length)
         kv.length = length
 
     def _kinds(self, plan: KvPlan) -> dict[str, LayerKind]:
@@ -179,7 +144,7 @@ class TorchVerifier:
         self, kv: TorchKv, ids: Sequence[int], *, aux_layers: Sequence[int], is_prefill: bool
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Run all layers: the last hidden state [T, hidden_size], and the tapped outputs."""
-        self._demand_writable(kv, ids)
+        demand_writable(kv, ids, self.config)
         shared, x = self._begin(kv, ids)
         taps: dict[int, Tensor] = {}
         num_needed = self._num_needed(aux_layers) if is_prefill else self.config.num_layers
@@ -197,20 +162,6 @@ class TorchVerifier:
         """Layers to run when only K, V and the tapped outputs are read."""
         sources = {shape.kv_source for shape in self.config.layers}
         return 1 + max(*sources, *aux_layers, -1)
-
-    def _demand_writable(self, kv: TorchKv, ids: Sequence[int]) -> None:
-        demand(len(ids) > 0, "INVALID_ARGUMENT", "there are no ids, at least 1 is needed")
-        vocab_size = self.config.vocab_size
-        demand(
-            min(ids) >= 0 and max(ids) < vocab_size,
-            "INVALID_ARGUMENT",
-            f"ids reach from {min(ids)} to {max(ids)}, the vocabulary is 0 to {vocab_size - 1}",
-        )
-        demand(
-            kv.length + len(ids) <= kv.plan.max_len,
-            "OUT_OF_RANGE",
-            f"{kv.length} positions and {len(ids)} more pass the plan's {kv.plan.max_len}",
-        )
 
     def _begin(self, kv: TorchKv, ids: Sequence[int]) -> tuple[Pass, Tensor]:
         """What the layers share, and the embedded ids: [T, hidden_size]."""

@@ -57,6 +57,7 @@ def read_ropes(
     ropes = {}
     for layer_type in dict.fromkeys(layer_types):
         known = defaults[layer_type]
+        fields: Mapping[str, Any]
         if layer_type in nested:
             fields = {"rope_theta": known["rope_theta"], **table(nested, layer_type)}
         else:
@@ -80,8 +81,10 @@ def _rope(fields: Mapping[str, Any]) -> Rope:
         share = number(fields, "partial_rotary_factor", 0.0, 1.0, default=1.0)
         factor = number(fields, "factor", 1e-6, 1e6, default=1.0)
         return Rope(theta, factor=factor, rotated_share=share)
-    share = fields.get("partial_rotary_factor")
-    demand(share in (None, 1), "UNIMPLEMENTED", f"partial_rotary_factor is {share}, supported is 1")
+    turned = fields.get("partial_rotary_factor")
+    demand(
+        turned in (None, 1), "UNIMPLEMENTED", f"partial_rotary_factor is {turned}, supported is 1"
+    )
     if kind == "linear":
         return Rope(theta, factor=number(fields, "factor", 1e-6, 1e6))
     return Rope(theta, llama3=_llama3(fields) if kind == "llama3" else None)
