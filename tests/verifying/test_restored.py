@@ -25,27 +25,26 @@ def true_banks(pair: Pair, ids: list[int], *, rows: range) -> list[Bank]:
     hooks = []
     for i, layer in enumerate(model.model.layers):
         for name in ("k_proj", "v_proj"):
-            linear = getattr(layer.self_attn, name)
-            hooks.append(
-                linear.register_forward_hook(
-                    lambda _m, _in, out, key=(i, name): seen.__setitem__(key, out[0])
+            linear = getattr(layer.self_attn, name, None)
+            if linear is not None:
+                hooks.append(
+                    linear.register_forward_hook(
+                        lambda _m, _in, out, key=(i, name): seen.__setitem__(key, out[0])
+                    )
                 )
-            )
     with torch.no_grad():
         model(torch.tensor([ids]))
     for hook in hooks:
         hook.remove()
-    g = pair.ours.geometry
-    shape = (len(ids), g.num_kv_heads, g.head_dim)
-    return [
-        Bank(
-            i,
-            "float32",
-            seen[i, "k_proj"].view(shape)[list(rows)].numpy(),
-            seen[i, "v_proj"].view(shape)[list(rows)].numpy(),
-        )
-        for i in range(g.num_layers)
-    ]
+    banks = []
+    for i in range(pair.ours.geometry.num_layers):
+        own = pair.ours.geometry.kv_shape(i)
+        if own is not None:
+            k = seen[i, "k_proj"].view(len(ids), *own)[list(rows)].numpy()
+            # Where there is no v_proj, V is what k_proj puts out.
+            v = seen.get((i, "v_proj"), seen[i, "k_proj"]).view(len(ids), *own)[list(rows)].numpy()
+            banks.append(Bank(i, "float32", k, v))
+    return banks
 
 
 def restored(verifier: TorchVerifier, plan: KvPlan, ids: list[int], banks: list[Bank]):

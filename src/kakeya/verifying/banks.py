@@ -33,6 +33,11 @@ def demand_fit(banks: Sequence[Bank], plan: KvPlan, geometry: Geometry, *, lengt
             "INVALID_ARGUMENT",
             f"a bank is for layer {bank.layer}, the model has 0 to {geometry.num_layers - 1}",
         )
+        demand(
+            geometry.kv_shape(bank.layer) is not None,
+            "INVALID_ARGUMENT",
+            f"a bank is for layer {bank.layer}, which reads another layer's K and V",
+        )
         for name, rows in (("k", bank.k), ("v", bank.v)):
             _demand_rows(bank, name, rows, plan, geometry)
     _demand_whole_types([bank.layer for bank in banks], plan, geometry)
@@ -48,7 +53,8 @@ def _demand_rows(
         f"{what} is {bank.dtype} in {rows.dtype}, it must be one of {', '.join(FLOATS)}",
     )
     counts = (len(evicted_by(plan)), plan.prompt_len)
-    wanted = (geometry.num_kv_heads, geometry.head_dim)
+    wanted = geometry.kv_shape(bank.layer)
+    assert wanted is not None
     demand(
         rows.ndim == 3 and rows.shape[0] in counts and rows.shape[1:] == wanted,
         "INVALID_ARGUMENT",
@@ -62,7 +68,11 @@ def _demand_rows(
 def _demand_whole_types(layers: Sequence[int], plan: KvPlan, geometry: Geometry) -> None:
     demand(len(set(layers)) == len(layers), "INVALID_ARGUMENT", "two banks are for one layer")
     for layer_type in dict.fromkeys(geometry.layer_types):
-        of_type = [i for i, each in enumerate(geometry.layer_types) if each == layer_type]
+        of_type = [
+            i
+            for i, each in enumerate(geometry.layer_types)
+            if each == layer_type and geometry.kv_shape(i) is not None
+        ]
         given = sum(layer in of_type for layer in layers)
         slide = geometry.sliding_window if layer_type == "sliding_attention" else None
         wanted = (len(of_type),) if needs_banks(plan, slide) else (0, len(of_type))

@@ -14,16 +14,21 @@ from typing import Any
 from kakeya.compute.weight_files import FolderLimits, check_headers, read_json, weight_files
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
-from kakeya.verifying.model_config import ModelConfig, read_config, weight_shapes
+from kakeya.verifying.model_config import ModelConfig, read_config
+from kakeya.verifying.weight_names import stored_prefix, weight_shapes
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose config and weight headers agree.  `files` maps weight name → file."""
+    """A folder whose config and weight headers agree.
+
+    Names of weights are weight_shapes's.  files: name → file.  stored: name → name in that file.
+    """
 
     config: ModelConfig
     files: Mapping[str, Path]
     dtypes: Mapping[str, str]
+    stored: Mapping[str, str]
 
 
 def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
@@ -45,8 +50,16 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
         "RESOURCE_EXHAUSTED",
         f"the model has {num_params} parameters, the limit is {limits.max_weight_bytes} bytes",
     )
-    files = weight_files(folder, sizes)
-    return Checkpoint(config, files, check_headers(weight_shapes(config), files))
+    found = weight_files(folder, sizes)
+    prefix, shapes = stored_prefix(found), weight_shapes(config)
+    stored = {name: name.replace("model.", prefix, 1) for name in shapes}
+    dtypes = check_headers({stored[name]: shape for name, shape in shapes.items()}, found)
+    return Checkpoint(
+        config=config,
+        files={name: found[stored[name]] for name in stored},
+        dtypes={name: dtypes[stored[name]] for name in stored},
+        stored=stored,
+    )
 
 
 def _size(shape: tuple[int, ...]) -> int:

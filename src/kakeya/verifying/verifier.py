@@ -59,6 +59,13 @@ class Geometry:
     max_context_len: int
     layer_types: tuple[str, ...]  # "full_attention" | "sliding_attention", one per layer
     sliding_window: int | None
+    # (num_kv_heads, head_dim) layer by layer where they differ, None for a layer that reads
+    # another one's K and V; empty: all are alike.
+    kv_shapes: tuple[tuple[int, int] | None, ...] = ()
+
+    def kv_shape(self, layer: int) -> tuple[int, int] | None:
+        """(num_kv_heads, head_dim) of a layer's own K and V; None without any."""
+        return self.kv_shapes[layer] if self.kv_shapes else (self.num_kv_heads, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
