@@ -18,6 +18,8 @@ ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 # Blocks longer than any published checkpoint's by far; bounds what a context keeps beside it.
 MAX_BLOCK_LEN = 128
+# All pairs of neighbouring candidates are scored; published checkpoints have 16.
+MAX_CANDIDATES = 256
 
 # Field names that change what a drafter computes, with the only values that we compute.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -329,7 +331,7 @@ def _convolutions(fields: Mapping[str, Any], hidden_size: int) -> Convolutions:
 def _selector(fields: Mapping[str, Any], vocab_size: int) -> SelectorShape:
     return SelectorShape(
         rank=whole(fields, "selector_rank", 1, 1 << 16),
-        num_candidates=whole(fields, "selector_top_k", 1, min(vocab_size, 1024)),
+        num_candidates=whole(fields, "selector_top_k", 1, min(vocab_size, MAX_CANDIDATES)),
     )
 
 
