@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kakeya.compute.ropes import ROPE_TYPES, Llama3Scaling
 from kakeya.compute.weight_files import WEIGHT_DTYPES
@@ -20,6 +23,10 @@ from kakeya.errors import Refused
 from tests.drafting.dflash_shapes import CONFIG, SECOND, SLIDING
 from tests.spec_tables import table
 
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JUNK = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner)
+)
 FITTING = {"vocab_size": 151, "hidden_size": 48, "num_layers": 7}
 
 
@@ -64,6 +71,11 @@ def test_what_is_supported_is_what_the_spec_says():
         ({"markov_rank": 256}, "UNIMPLEMENTED", "markov_rank is 256"),
         ({"attn_logit_softcapping": 50.0}, "UNIMPLEMENTED", "attn_logit_softcapping is 50.0"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "UNIMPLEMENTED", "rope_type is 'yarn'"),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+            "UNIMPLEMENTED",
+            "rope_parameters has sliding_attention",
+        ),
         ({"layer_types": ["full_attention"]}, "INVALID_ARGUMENT", "each of the 3 layers"),
         ({"layer_types": ["linear_attention"] * 3}, "UNIMPLEMENTED", "'linear_attention'"),
         ({"layer_types": ["sliding_attention"] * 3}, "INVALID_ARGUMENT", "sliding_window is null"),
@@ -98,6 +110,20 @@ def test_what_cannot_be_computed_or_contradicts_itself_is_refused_by_name(
         read(**changes)
     assert why in refused.value.why
     assert refused.value.status == status
+
+
+@pytest.mark.spec("M-08")
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([*CONFIG, *SLIDING, "is_causal", "draft_vocab_size", "rope_parameters"]),
+    st.sampled_from([*SECOND, "input_embedding_scale", "output_multiplier"]),
+    JUNK,
+    JUNK,
+)
+def test_whatever_stands_in_the_fields_is_read_or_refused(name, inner, junk, inner_junk):
+    raw = {**CONFIG, **SLIDING, "dflash_config": {**SECOND, inner: inner_junk}, name: junk}
+    with contextlib.suppress(Refused):
+        assert isinstance(read_dflash_config(raw), DflashConfig)
 
 
 def test_fields_are_read_from_dflash_config_first_and_then_beside_it():

@@ -14,7 +14,7 @@ from kakeya.config.drafter import DrafterLimits
 from kakeya.drafting.dflash_config import read_dflash_config
 from kakeya.drafting.dflash_context_torch import SlabAttention, TorchContext, slots_for
 from kakeya.drafting.dflash_drafter_torch import DflashTorchDrafter
-from kakeya.drafting.dflash_torch import block_hidden, embed
+from kakeya.drafting.dflash_torch import block_hidden, context_features, context_rows, embed
 from kakeya.drafting.dflash_weights_torch import VerifierEnds
 from kakeya.drafting.drafter import RestorePlan
 from kakeya.errors import Refused
@@ -101,6 +101,17 @@ def test_the_contexts_k_and_v_stand_at_their_positions_as_in_the_reference(pair:
         assert close(slots[num_kv_heads:], held.values[0])
         # Another position's K is far from it.
         assert not close(slots[:num_kv_heads, 7:], held.keys[0, :, :-7], 1e-2)
+
+
+def test_a_contexts_k_can_be_read_as_it_was_before_it_was_turned(pair: Pair):
+    ours, c = pair.ours, pair.ours.config
+    aux = some_aux(60, ours.shape.num_aux, seed=2)
+    found = ours.read(extended(ours, None, 0, aux), 9, 44)
+    with torch.inference_mode():
+        rows = context_rows(c, ours.weights, context_features(c, ours.weights, aux[9:44]))
+    assert found.k.shape == (35, c.num_layers, c.num_kv_heads, c.head_dim)
+    assert close(found.k, rows.k)
+    assert close(found.v, rows.v)
 
 
 @pytest.mark.spec("M-02")
@@ -292,9 +303,9 @@ def test_without_f_theta_there_are_no_banks_and_with_one_they_are_its_own(full: 
     context = extended(full.ours, None, 0, some_aux(3, 3, seed=1))
 
     class Echo:
-        def restore(self, asked, held, context_len):
+        def restore(self, drafter, asked, held, context_len):
             yield None
-            yield (asked, held, context_len)
+            yield (drafter, asked, held, context_len)
 
     drafter = DflashTorchDrafter(
         full.ours.config,
@@ -303,7 +314,7 @@ def test_without_f_theta_there_are_no_banks_and_with_one_they_are_its_own(full: 
         limits=DrafterLimits(),
         restorer=Echo(),
     )
-    assert list(drafter.restore(plan, context, 3)) == [None, (plan, context, 3)]
+    assert list(drafter.restore(plan, context, 3)) == [None, (drafter, plan, context, 3)]
 
 
 def test_a_draft_says_what_it_cost(full: Pair):
