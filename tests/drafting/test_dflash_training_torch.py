@@ -7,14 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kakeya.drafting.dflash_training_torch import Blocks, block_logits, trained
-from tests.drafting.dflash_checkpoints import (
-    DRAFTERS,
-    VOCAB_SIZE,
-    extended,
-    load,
-    some_aux,
-    write_pair,
-)
+from tests.drafting.dflash_checkpoints import extended, load, some_aux, write_pair
+from tests.drafting.dflash_shapes import DRAFTERS, VOCAB_SIZE
 
 LENGTH = 60
 ANCHORS = torch.tensor([[1, 9, 30, 59], [2, 13, 14, 44]])
@@ -25,6 +19,7 @@ def tensors_of(folder: Path, *, requires_grad: bool = False) -> dict[str, torch.
     return {name: each.requires_grad_(requires_grad) for name, each in found.items()}
 
 
+@pytest.mark.spec("M-11")
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("block_len", [2, 7])
 def test_blocks_trained_at_once_are_the_blocks_drafted(tmp_path, name, block_len):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from kakeya.drafting.dflash_config import DflashConfig
 from kakeya.drafting.dflash_weights_torch import ConvWeights, SelectorWeights
@@ -38,13 +37,16 @@ def _convolve(h: Tensor, base: Tensor, dynamic: Tensor) -> Tensor:
     h: [..., T, hidden_size].  base: [kernel_size, hidden_size].
     dynamic: [..., T, kernel_size, num_groups].
     """
-    num_groups = dynamic.shape[-1]
+    num_groups, last = dynamic.shape[-1], base.shape[0] - 1
     grouped = split(h, num_groups, -1)
     kernel = split(base, num_groups, -1) + dynamic.unsqueeze(-1)
     out = grouped * kernel[..., 0, :, :]
-    for offset in range(1, min(base.shape[0], h.shape[-2])):
-        earlier = F.pad(grouped[..., :-offset, :, :], (0, 0, 0, 0, offset, 0))
-        out = out + earlier * kernel[..., offset, :, :]
+    if last:
+        nothing = grouped.new_zeros(*grouped.shape[:-3], last, *grouped.shape[-2:])
+        padded = torch.cat((nothing, grouped), -3)
+    for offset in range(1, base.shape[0]):
+        earlier = padded[..., last - offset : last - offset + h.shape[-2], :, :]
+        out = torch.addcmul(out, earlier, kernel[..., offset, :, :])
     return out.reshape(h.shape)
 
 
@@ -60,23 +62,25 @@ def select(
     logits: Tensor,
     bonus_id: int,
 ) -> list[int]:
-    """The ids of the best path behind the bonus, chosen greedily from row to row.
+    """The ids of the path behind the bonus, each the best one behind the id before it.
 
-    hidden: [T, hidden_size]; logits: [T, vocab_size].  Equal scores: the lowest id.
+    hidden: [T, hidden_size]; logits: [T, vocab_size].  Of candidates with equal scores: the
+    lowest id.  All pairs of neighbouring candidates are scored at once; the walk costs nothing.
     """
     assert config.selector is not None
-    candidates = torch.topk(logits, config.selector.num_candidates, dim=-1, sorted=False).indices
+    num_candidates = config.selector.num_candidates
+    candidates = torch.topk(logits, num_candidates, dim=-1, sorted=False).indices
     candidates = candidates.sort(dim=-1).values
-    own_scores = logits.gather(-1, candidates)
-    projected = weights.projection(hidden)
-    successors = weights.successors[candidates]
-    path = []
-    predecessor = bonus_id
-    for row in range(len(hidden)):
-        bond = successors[row] @ (weights.predecessors[predecessor] * projected[row])
-        best = torch.argmax(own_scores[row] + bond)
-        predecessor = int(candidates[row, best])
-        path.append(predecessor)
+    before = torch.cat((candidates.new_full((1, num_candidates), bonus_id), candidates[:-1]))
+    projected = weights.projection(hidden)[:, None]
+    bonds = (weights.predecessors[before] * projected) @ weights.successors[candidates].mT
+    scores = logits.gather(-1, candidates)[:, None] + bonds
+    # [T, num_candidates]: the best candidate of a row behind each candidate of the row before.
+    best: list[list[int]] = scores.argmax(-1).tolist()
+    path, at = [], 0
+    for choices, ids in zip(best, candidates.tolist(), strict=True):
+        at = choices[at]
+        path.append(int(ids[at]))
     return path
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kakeya.compute.config_fields import shortened
 from kakeya.compute.weight_files import FolderLimits, check_headers, read_json, weight_files
 from kakeya.config.drafter import DrafterLimits
-from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config, weight_shapes
+from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config
 from kakeya.errors import demand
 
 # Tensors that change nothing we compute: the other direction of d2t, and rotary tables.
@@ -74,3 +74,56 @@ def read_dflash_checkpoint(folder: Path, limits: DrafterLimits) -> DflashCheckpo
             f"the weight {shortened(name)} is none that this drafter computes with",
         )
     return DflashCheckpoint(config, files, shapes)
+
+
+def weight_shapes(config: DflashConfig, held: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Every weight that is read, by its name in the checkpoint; matrices are [out, in].
+
+    held: the names the checkpoint has; of the weights it may leave to the verifier, those it
+    has are read.
+    """
+    c = config
+    h = c.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (h, len(c.aux_layers) * h),
+        "hidden_norm.weight": (h,),
+        "norm.weight": (h,),
+    }
+    for i in range(c.num_layers):
+        shapes |= _layer_shapes(c, f"layers.{i}")
+    if c.selector is not None:
+        at = "candidate_selector"
+        shapes[f"{at}.hidden_projection.weight"] = (c.selector.rank, h)
+        for book in ("predecessor_codebook", "successor_codebook"):
+            # Published as bare parameters; saved by the reference implementation as embeddings.
+            name = f"{at}.{book}.weight" if f"{at}.{book}.weight" in held else f"{at}.{book}"
+            shapes[name] = (c.vocab_size, c.selector.rank)
+    if "embed_tokens.weight" in held:
+        shapes["embed_tokens.weight"] = (c.vocab_size, h)
+    if "lm_head.weight" in held or c.draft_vocab_size is not None:
+        shapes["lm_head.weight"] = (c.draft_vocab_size or c.vocab_size, h)
+    return shapes
+
+
+def _layer_shapes(config: DflashConfig, at: str) -> dict[str, tuple[int, ...]]:
+    c = config
+    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    h, m = c.hidden_size, c.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in (("q", (q, h)), ("k", (kv, h)), ("v", (kv, h)), ("o", (h, q))):
+        shapes[f"{at}.self_attn.{name}_proj.weight"] = shape
+        if c.has_attention_bias:
+            shapes[f"{at}.self_attn.{name}_proj.bias"] = shape[:1]
+    shapes[f"{at}.self_attn.q_norm.weight"] = (c.head_dim,)
+    shapes[f"{at}.self_attn.k_norm.weight"] = (c.head_dim,)
+    shapes[f"{at}.mlp.gate_proj.weight"] = (m, h)
+    shapes[f"{at}.mlp.up_proj.weight"] = (m, h)
+    shapes[f"{at}.mlp.down_proj.weight"] = (h, m)
+    shapes[f"{at}.input_layernorm.weight"] = (h,)
+    shapes[f"{at}.post_attention_layernorm.weight"] = (h,)
+    if c.convolutions is not None:
+        size, num_groups = c.convolutions.kernel_size, h // c.convolutions.group_size
+        for part in ("attention_conv", "mlp_conv"):
+            shapes[f"{at}.{part}.base_kernel"] = (2, size, h)
+            shapes[f"{at}.{part}.kernel_projection.weight"] = (2 * size * num_groups, h)
+    return shapes

@@ -6,7 +6,7 @@ published checkpoints: a Qwen3 config, and under `dflash_config` what makes it a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 # Blocks longer than any published checkpoint's by far; bounds what a context keeps beside it.
 MAX_BLOCK_LEN = 128
+# All pairs of neighbouring candidates are scored; published checkpoints have 16.
+MAX_CANDIDATES = 256
 
 # Field names that change what a drafter computes, with the only values that we compute.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -129,7 +131,7 @@ def read_dflash_config(raw: Mapping[str, Any]) -> DflashConfig:
         head_dim=head_dim,
         max_context_len=whole(fields, "max_position_embeddings", 1, 1 << 24, default=32_768),
         rms_norm_eps=number(fields, "rms_norm_eps", 0.0, 1.0, default=1e-6),
-        rope=read_ropes(fields, layer_types, {})[layer_types[0]],
+        rope=_rope(fields, layer_types),
         has_attention_bias=truth(fields, "attention_bias"),
         layer_types=layer_types,
         sliding_window=sliding_window,
@@ -167,59 +169,6 @@ def demand_fits(config: DflashConfig, verifier: VerifierShape) -> None:
     )
 
 
-def weight_shapes(config: DflashConfig, held: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Every weight that is read, by its name in the checkpoint; matrices are [out, in].
-
-    held: the names the checkpoint has; of the weights it may leave to the verifier, those it
-    has are read.
-    """
-    c = config
-    h = c.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (h, len(c.aux_layers) * h),
-        "hidden_norm.weight": (h,),
-        "norm.weight": (h,),
-    }
-    for i in range(c.num_layers):
-        shapes |= _layer_shapes(c, f"layers.{i}")
-    if c.selector is not None:
-        at = "candidate_selector"
-        shapes[f"{at}.hidden_projection.weight"] = (c.selector.rank, h)
-        for book in ("predecessor_codebook", "successor_codebook"):
-            # Published as bare parameters; saved by the reference implementation as embeddings.
-            name = f"{at}.{book}.weight" if f"{at}.{book}.weight" in held else f"{at}.{book}"
-            shapes[name] = (c.vocab_size, c.selector.rank)
-    if "embed_tokens.weight" in held:
-        shapes["embed_tokens.weight"] = (c.vocab_size, h)
-    if "lm_head.weight" in held or c.draft_vocab_size is not None:
-        shapes["lm_head.weight"] = (c.draft_vocab_size or c.vocab_size, h)
-    return shapes
-
-
-def _layer_shapes(config: DflashConfig, at: str) -> dict[str, tuple[int, ...]]:
-    c = config
-    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    h, m = c.hidden_size, c.intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in (("q", (q, h)), ("k", (kv, h)), ("v", (kv, h)), ("o", (h, q))):
-        shapes[f"{at}.self_attn.{name}_proj.weight"] = shape
-        if c.has_attention_bias:
-            shapes[f"{at}.self_attn.{name}_proj.bias"] = shape[:1]
-    shapes[f"{at}.self_attn.q_norm.weight"] = (c.head_dim,)
-    shapes[f"{at}.self_attn.k_norm.weight"] = (c.head_dim,)
-    shapes[f"{at}.mlp.gate_proj.weight"] = (m, h)
-    shapes[f"{at}.mlp.up_proj.weight"] = (m, h)
-    shapes[f"{at}.mlp.down_proj.weight"] = (h, m)
-    shapes[f"{at}.input_layernorm.weight"] = (h,)
-    shapes[f"{at}.post_attention_layernorm.weight"] = (h,)
-    if c.convolutions is not None:
-        size, num_groups = c.convolutions.kernel_size, h // c.convolutions.group_size
-        for part in ("attention_conv", "mlp_conv"):
-            shapes[f"{at}.{part}.base_kernel"] = (2, size, h)
-            shapes[f"{at}.{part}.kernel_projection.weight"] = (2 * size * num_groups, h)
-    return shapes
-
-
 def _is_second(fields: Mapping[str, Any]) -> bool:
     """Whether the config describes a DFlash 2 drafter."""
     named = fields.get("architectures") or [ARCHITECTURES[0]]
@@ -229,6 +178,18 @@ def _is_second(fields: Mapping[str, Any]) -> bool:
         f"architectures is {shortened(named)}, supported are {', '.join(ARCHITECTURES)}",
     )
     return ARCHITECTURES[1] in named or bool(fields.get("selector_rank"))
+
+
+def _rope(fields: Mapping[str, Any], layer_types: tuple[str, ...]) -> Rope:
+    """All layers turn alike: a rope for one type of layer would be passed over."""
+    for name in ("rope_parameters", "rope_scaling"):
+        for kind in LAYER_TYPES:
+            demand(
+                kind not in table(fields, name),
+                "UNIMPLEMENTED",
+                f"{name} has {kind}, supported is one rope for all layers",
+            )
+    return read_ropes(fields, layer_types, {})[layer_types[0]]
 
 
 def _heads(fields: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -329,7 +290,7 @@ def _convolutions(fields: Mapping[str, Any], hidden_size: int) -> Convolutions:
 def _selector(fields: Mapping[str, Any], vocab_size: int) -> SelectorShape:
     return SelectorShape(
         rank=whole(fields, "selector_rank", 1, 1 << 16),
-        num_candidates=whole(fields, "selector_top_k", 1, min(vocab_size, 1024)),
+        num_candidates=whole(fields, "selector_top_k", 1, min(vocab_size, MAX_CANDIDATES)),
     )
 
 

@@ -23,6 +23,7 @@ from kakeya.drafting.dflash_context_torch import (
     slots_for,
 )
 from kakeya.drafting.dflash_torch import (
+    ContextRows,
     block_hidden,
     context_features,
     context_rows,
@@ -42,12 +43,16 @@ _TURN_TABLE_LEN = 4096
 
 
 class Restorer(Protocol):
-    """Makes a verifier's banks from a drafter's K/V (f_θ)."""
+    """Makes a verifier's banks from what a drafter computes (f_θ)."""
 
     def restore(
-        self, plan: RestorePlan, context: TorchContext | None, context_len: int
+        self,
+        drafter: DflashTorchDrafter,
+        plan: RestorePlan,
+        context: TorchContext | None,
+        context_len: int,
     ) -> Iterator[LayerBank | None]:
-        """As `DflashDrafter.restore`."""
+        """As `DflashDrafter.restore`; inference mode is its own to enter."""
         ...
 
 
@@ -97,7 +102,7 @@ class DflashTorchDrafter:
         """The banks of the f_θ given at load; nothing at all where none was."""
         assert context is None or isinstance(context, TorchContext)
         if self._restorer is not None:
-            yield from self._restorer.restore(plan, context, context_len)
+            yield from self._restorer.restore(self, plan, context, context_len)
 
     def extend(
         self, context: Context | None, context_len: int, aux: Sequence[WireArray]
@@ -154,6 +159,16 @@ class DflashTorchDrafter:
             forward_passes=1,
             peak_activation_bytes=self._activation_bytes(block_len),
         )
+
+    def read(self, context: TorchContext, first: int, end: int) -> ContextRows:
+        """K and V of the context's positions first … end - 1, K turned back: what f_θ goes by."""
+        num_kv_heads = self.config.num_kv_heads
+        with torch.inference_mode():
+            held = context.slab[:, :, first:end].permute(2, 0, 1, 3)
+            turn = self._turned(first, end)
+            back = Turn(turn.cos, -turn.sin)
+            k = rotated(ContextRows(held[:, :, :num_kv_heads], held[:, :, num_kv_heads:]), back)
+        return ContextRows(k, held[:, :, num_kv_heads:])
 
     def _choose(self, hidden: Tensor, bonus_id: int) -> list[int]:
         logits = logits_of(self.config, self.weights, hidden)
