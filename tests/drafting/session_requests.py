@@ -16,6 +16,7 @@ from kakeya.wire.tensor import WireArray, encode
 from tests.drafting.numpy_drafter import SHAPE
 
 PROMPT = (5, 6, 7, 8, 9, 10)
+PROMPT_LEN = len(PROMPT)
 
 
 def restore(
@@ -48,15 +49,15 @@ def aux(num_rows: int, **more) -> AuxRows:
     return AuxRows(tensors(num_rows, **more), num_rows, shape=shape, limits=WireLimits())
 
 
-def seed(num_rows: int = len(PROMPT), **more) -> s.SeedContext:
+def seed(num_rows: int = PROMPT_LEN, **more) -> s.SeedContext:
     return s.SeedContext(aux(num_rows, **more), 0, num_rows)
 
 
-def extend(first: int = len(PROMPT), num_rows: int = 2, **more) -> s.ExtendContext:
+def extend(first: int = PROMPT_LEN, num_rows: int = 2, **more) -> s.ExtendContext:
     return s.ExtendContext(aux(num_rows, first=first, **more), first, first + num_rows)
 
 
-def draft(context_len: int = len(PROMPT), *, bonus_id=7, num_drafts=3) -> s.DraftBlock:
+def draft(context_len: int = PROMPT_LEN, *, bonus_id=7, num_drafts=3) -> s.DraftBlock:
     return s.DraftBlock(bonus_id, context_len, num_drafts)
 
 
