@@ -173,7 +173,7 @@ def _aimed_at(flag: str) -> tuple[str, ...]:
 
 def _from_env(env: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
     by_name = {env_name(key): _aimed_at(key) for key in (*known, *ALIASES)}
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in sorted(env.items()):
         if not name.startswith("KAKEYA_") or name in ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY"):
             continue
