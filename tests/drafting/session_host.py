@@ -38,7 +38,7 @@ class Host:
     device: LivingDevice
     sessions: Sessions
     service: DflashService
-    nursery: trio.Nursery
+    owners: trio.CancelScope
 
     def open(self, name: str = "s", peer: str = PEER) -> Session:
         return self.sessions.open(name, peer, self.drafter)
@@ -63,10 +63,16 @@ async def hosting(
     sessions = Sessions(device=device, limits=limits)
     service = DflashService(sessions, device=device, limits=limits, wire=WireLimits())
     service.add(drafter)
+    owners = trio.CancelScope()
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        with owners:
+            await sessions.run(task_status)
+
     async with trio.open_nursery() as nursery:
         await nursery.start(device.serve)
-        await nursery.start(sessions.run)
-        yield Host(drafter, device, sessions, service, nursery)
+        await nursery.start(run)
+        yield Host(drafter, device, sessions, service, owners)
         nursery.cancel_scope.cancel()
 
 
