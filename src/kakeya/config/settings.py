@@ -50,7 +50,7 @@ class Settings:
     proposer: tuple[str, ...] = ("ngram",)
     backend: Literal["auto", "torch"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv: Literal["full", "window"] = "full"
+    kv: Literal["full", "window", "restored"] = "full"
     sink: int = 4
     window: int = 1024
     num_drafts: int | Literal["auto"] = "auto"

@@ -78,6 +78,7 @@ async def decode(
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
+    proposer: str = "",
     plain: bool = False,
     exact: Exactness = "guarded",
 ) -> AsyncGenerator[Block, None]:
@@ -100,6 +101,7 @@ async def decode(
     chosen_plan = plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens))
     is_restored = chosen_plan.mode == "restored"
     drafter = _drafter(engine, asked, None if plain and not is_restored else peers, draft_on)
+    drafter.proposer = proposer
     drafter.follow(_course(engine, drafter, chosen_plan))
     generation = _Generation(
         engine=engine,
