@@ -54,9 +54,7 @@ class DflashService(DFlashProposerServiceServicer):
     async def Restore(  # type: ignore[override]  # noqa: N802 - the contract's name
         self, input_message: pb.RestoreRequest, request: Any
     ) -> pb.RestoreResponse:
-        self._sessions.demand_admitting()
-        session = self._opened(input_message, peer_of(request))
-        banks: Banks = await session.desk.ask(restore_of(input_message))
+        banks = await self._restored(input_message, peer_of(request))
         response = pb.RestoreResponse(prompt_len=banks.prompt_len, evicted_positions=banks.evicted)
         for bank in banks.layers:
             await self._device.run(_add_bank, response, bank)
@@ -101,8 +99,26 @@ class DflashService(DFlashProposerServiceServicer):
             await session.desk.ask(CloseSession())
         return pb.DFlashProposerServiceCloseSessionResponse()
 
+    async def _restored(self, message: pb.RestoreRequest, peer: str) -> Banks:
+        """The banks, from the peer's session or from a new one.
+
+        A session may end while this waits for its turn: closed, or given up with the caller who
+        opened it.  Then there is none, and it is opened.
+        """
+        asked = restore_of(message)
+        session = self._opened(message, peer)
+        try:
+            banks: Banks = await session.desk.ask(asked)
+        except Refused as refused:
+            # Only the end of a session says so to a Restore.
+            if refused.status != "NOT_FOUND":
+                raise
+            banks = await self._opened(message, peer).desk.ask(asked)
+        return banks
+
     def _opened(self, message: pb.RestoreRequest, peer: str) -> Session:
         """The peer's session of that name, opened where there is none."""
+        self._sessions.demand_admitting()
         drafter = self._chosen(message.model_id)
         session = self._sessions.find(message.session_id, peer)
         if session is not None:
