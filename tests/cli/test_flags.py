@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.cli.generate import GenerateFlags
@@ -229,16 +230,17 @@ def test_limits_of_a_node(flag, value, why, folder, tmp_path):
 
 
 def test_max_sessions_and_session_idle(tmp_path):
-    asked = ("config", "show", "--json", "--max-sessions", "1", "--session-idle", "0.05")
+    asked = ("config", "show", "--json", "--max-sessions", "1", "--session-idle", "5.5")
     rows = {row["key"]: row for row in json.loads(run_here(*asked, home=tmp_path).stdout)}
     shown = {key: row["value"] for key, row in rows.items() if row["origin"] == "flag"}
     assert shown == {
         "sessions.max_sessions": 1,
-        "sessions.seeded_s": 0.05,
-        "sessions.drafting_s": 0.05,
+        "sessions.seeded_s": 5.5,
+        "sessions.drafting_s": 5.5,
     }
-    flags = NodeFlags(max_sessions=1, session_idle=0.05, verifier="none")
-    trio.run(one_session_that_idles_out, load_settings(flags, {}).settings)
+    flags = NodeFlags(max_sessions=1, session_idle=5.5, verifier="none")
+    clock = MockClock(autojump_threshold=0)
+    trio.run(one_session_that_idles_out, load_settings(flags, {}).settings, clock=clock)
 
 
 async def one_session_that_idles_out(settings: Settings) -> None:
@@ -246,8 +248,8 @@ async def one_session_that_idles_out(settings: Settings) -> None:
         await caller.at(Seeded)
         status, why = await refused(Caller(caller.stub, "other").restore())
         assert (status, "the limit for this node is 1" in why) == ("RESOURCE_EXHAUSTED", True)
-        await trio.sleep(0.1)
-        assert "idle 0.05 s in Seeded" in (await refused(caller.draft()))[1]
+        await trio.sleep(6)
+        assert "idle 5.5 s in Seeded" in (await refused(caller.draft()))[1]
 
 
 def test_fleet_key_file(tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 
+from kakeya.compute.device import InlineDevice
 from kakeya.config.settings import Settings
 from kakeya.node.parts import build_parts
 from kakeya.node.seams import embedded_seams
@@ -17,9 +19,12 @@ from tests.drafting.session_host import Caller, PeerDialer
 
 
 @asynccontextmanager
-async def asking(settings: Settings, drafters=()):
+async def asking(settings: Settings, drafters=(), *, on_threads: bool = False):
     """The parts of a node, and a caller of its sessions over a link in memory."""
-    parts = build_parts(settings, embedded_seams(settings), drafters)
+    seams = embedded_seams(settings)
+    if not on_threads:
+        seams = replace(seams, make_device=lambda name: InlineDevice())
+    parts = build_parts(settings, seams, drafters)
     async with trio.open_nursery() as nursery:
         dialer = PeerDialer(parts.endpoint, nursery, Peer("link"))
         channels = Channels(dialer=dialer, limits=settings.rpc, rng=random.Random(1))

@@ -37,19 +37,25 @@ async def test_a_drafter_may_join_a_node_that_serves():
 
 
 @pytest.mark.spec("S-12")
-async def test_the_limits_are_those_of_the_settings():
-    settings = Settings(verifier="none", sessions=SessionLimits(max_sessions=1, seeded_s=0.05))
-    drafter = NumpyDrafter()
-    async with asking(settings, [drafter]) as (parts, caller):
+async def test_the_limits_are_those_of_the_settings(autojump_clock):
+    settings = Settings(verifier="none", sessions=SessionLimits(max_sessions=1, seeded_s=5))
+    async with asking(settings, [NumpyDrafter()]) as (parts, caller):
         await caller.at(s.Seeded)
         caller.name = "other"
         assert await refused(caller.restore()) == (
             "RESOURCE_EXHAUSTED",
             "1 sessions are open, the limit for this node is 1",
         )
-        await trio.sleep(0.1)
+        await trio.sleep(5.1)
         assert parts.dflash.sessions.counts().closed[s.Ending.IDLE] == 1
         await caller.at(s.Seeded)
+
+
+async def test_all_work_is_done_on_the_engines_own_thread():
+    drafter = NumpyDrafter()
+    async with asking(Settings(verifier="none"), [drafter], on_threads=True) as (_, caller):
+        await caller.at(s.Drafting)
+        await caller.extend()
     assert drafter.threads.isdisjoint({threading.get_ident()})
     assert len(drafter.threads) == 1
 
