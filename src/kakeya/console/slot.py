@@ -42,6 +42,18 @@ class ModelSlot:
         self._settled.set()
 
     @property
+    def ready(self) -> Ready | None:
+        """The verifier, None while there is none."""
+        return self._ready
+
+    @property
+    def state(self) -> str:
+        """loading, ready or failed."""
+        if not self.is_settled:
+            return "loading"
+        return "failed" if self._ready is None else "ready"
+
+    @property
     def is_settled(self) -> bool:
         """Whether loading is over, whatever came of it."""
         return self._settled.is_set()

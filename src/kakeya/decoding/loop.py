@@ -294,7 +294,8 @@ class _Generation:
         account.draft_s += drafted_s - started_s
         account.verify_s += verify_s
         account.add_drafts(len(drafted.ids), num_accepted)
-        account.round_s += now() - started_s
+        round_s = now() - started_s
+        account.round_s += round_s
         place = drafted.kind[0] if drafted.kind is not None and drafted.ids else None
         return Block(
             ids=released.ids,
@@ -305,6 +306,8 @@ class _Generation:
             drafted_on=place.node_id if place else "",
             draft_s=drafted_s - started_s,
             verify_s=verify_s,
+            overhead_s=max(0.0, round_s - (drafted_s - started_s) - verify_s),
+            may_draft=self.drafts_allowed and self.drafter.ledger.is_on,
             finish_reason=reason,
             tally=account.tally() if reason else None,
             scores=self._released_scores(len(released.ids)),

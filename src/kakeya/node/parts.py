@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from kakeya.compute.device import LivingDevice
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.settings import Settings
 from kakeya.console.admission import Admission
 from kakeya.console.generations import Generations
+from kakeya.console.overview import Overview
 from kakeya.console.service import NodeServicer
 from kakeya.console.slot import ModelSlot
 from kakeya.decoding import Circuits, Peers, Place, remote_sources
@@ -23,6 +25,7 @@ from kakeya.fleet.channel_calls import ChannelCalls
 from kakeya.fleet.gossip import Surroundings
 from kakeya.fleet.membership import Fleet, FleetSettings, build_fleet
 from kakeya.fleet.service import admits
+from kakeya.metrics import Metrics
 from kakeya.node import identity
 from kakeya.node.dflash import Dflash, build_dflash
 from kakeya.node.offers import Offers
@@ -57,7 +60,10 @@ class Parts:
     offers: Offers
     slot: ModelSlot
     admission: Admission
+    metrics: Metrics
+    peers: Peers
     generations: Generations
+    overview: Overview
     endpoint: Endpoint
     ngram: NgramProposer
     dflash: Dflash
@@ -81,18 +87,21 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
     )
     fleet = _fleet(settings, seams, channels)
     offers = Offers(fleet)
+    metrics = Metrics(version=version("kakeya"))
     slot = ModelSlot(model_id_of(settings.verifier))
     admission = Admission(
         max_running=settings.node.max_generations,
         max_waiting=settings.node.max_waiting_generations,
     )
+    peers = _peers(settings, fleet, channels)
     generations = Generations(
         settings=settings,
         slot=slot,
-        peers=_peers(settings, fleet, channels),
+        peers=peers,
         admission=admission,
         wall=seams.wall,
         note_speed=offers.note_verifier_speed,
+        metrics=metrics,
     )
     ngram = NgramProposer(settings.drafting)
     drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
@@ -112,7 +121,10 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
         offers=offers,
         slot=slot,
         admission=admission,
+        metrics=metrics,
+        peers=peers,
         generations=generations,
+        overview=Overview(fleet, slot, admission, generations.scoreboard),
         endpoint=Endpoint(
             services,
             limits=settings.rpc,

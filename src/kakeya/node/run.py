@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 import trio
@@ -19,6 +20,7 @@ from kakeya.fleet.store import Store
 from kakeya.http.server import HttpServer
 from kakeya.node.chores import load_verifier, measure_drafting
 from kakeya.node.door import app_of, open_door
+from kakeya.node.gauges import measure_lag, pulled
 from kakeya.node.identity import tls_files
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
@@ -75,6 +77,7 @@ async def run_node(
     Reports a RunningNode once it listens.  Raises Refused for what keeps it from starting.
     """
     parts = build_parts(settings, seams, drafters)
+    parts.metrics.pull_from(partial(pulled, parts))
     tls = listening_tls(tls_files(settings))
     server = await open_server(settings.host, settings.port, limits=settings.rpc, tls=tls)
     door = await _door_beside(server, settings)
@@ -87,6 +90,8 @@ async def run_node(
         parts.fleet.listens_on(server.host, server.port)
         services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
         services.start_soon(load_verifier, parts)
+        lag = partial(measure_lag, parts.metrics, settings.node.lag_every_s)
+        services.start_soon(supervise, "loop lag", lag, _restarts(settings))
         services.start_soon(measure_drafting, parts)
         async with trio.open_nursery() as owners:
             await owners.start(parts.dflash.sessions.run)
