@@ -20,9 +20,8 @@ from typing import Protocol
 import trio
 
 from kakeya.config.rpc import RpcLimits
+from kakeya.rpc.message import Buffer
 from kakeya.rpc.tls import TlsStream
-
-Buffer = bytes | bytearray | memoryview
 
 # Read this much before other tasks get a turn: about 0.5 ms of copying.
 _TURN_BYTES = 1 << 20
@@ -99,6 +98,8 @@ class Pump:
         if self._backlog or self._fd < 0:
             self._queue(buffers, 0)
             return
+        if len(buffers) > _MAX_VECTORS:
+            buffers = (b"".join(buffers),)
         try:
             sent = os.writev(self._fd, buffers)
         except (BlockingIOError, InterruptedError):

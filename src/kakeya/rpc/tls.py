@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-Buffer = bytes | bytearray | memoryview
+from kakeya.rpc.message import Buffer
 
 # Buffers smaller than this together go into one record.
 _ONE_RECORD_BYTES = 16_384
