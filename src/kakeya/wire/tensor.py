@@ -29,6 +29,8 @@ CARRIERS: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 MAX_POSITION = (1 << 31) - 1
+# Values are looked at in runs of this many: what comes of a run stays in the cache.
+_RUN_LEN = 1 << 16
 ByteOrder = Literal["little", "big"]
 HOST_ORDER: ByteOrder = sys.byteorder
 
@@ -186,13 +188,18 @@ def check_finite(array: WireArray, what: str) -> None:
 
 
 def count_not_finite(array: WireArray) -> int:
-    """How many values are NaN or infinite."""
+    """How many values are NaN or infinite.
+
+    Work for an engine's thread when the array is large: 0.5 to 2 ms a million values.
+    """
+    if array.dtype not in ("bfloat16", "float32", "float16"):
+        return 0
+    flat = array.bits.reshape(-1)
+    runs = (flat[at : at + _RUN_LEN] for at in range(0, flat.size, _RUN_LEN))
     if array.dtype == "bfloat16":
         # All eight exponent bits set: infinity or NaN.
-        return int(np.count_nonzero((array.bits & 0x7F80) == 0x7F80))
-    if array.dtype in ("float32", "float16"):
-        return int(array.bits.size - np.count_nonzero(np.isfinite(array.bits)))
-    return 0
+        return sum(int(np.count_nonzero((run & 0x7F80) == 0x7F80)) for run in runs)
+    return sum(int(run.size - np.count_nonzero(np.isfinite(run))) for run in runs)
 
 
 def _check_expected(shape: tuple[int, ...], what: str, expected: Expected | None) -> None:
