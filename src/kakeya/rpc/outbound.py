@@ -93,7 +93,9 @@ async def _send_frames(
     after: bytes,
 ) -> None:
     turn = _TURN_BYTES
-    largest = min(connection.limits.send_frame_bytes, connection.peer_frame_bytes)
+    # With its head a frame of ours fills whole TLS records.
+    largest = connection.limits.send_frame_bytes - frames.HEAD_BYTES
+    largest = min(largest, connection.peer_frame_bytes)
     while payload.left_bytes:
         room = min(stream.window, connection.window, largest)
         if room <= 0:
