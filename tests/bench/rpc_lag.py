@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -207,6 +207,29 @@ def apart(form: str, size: int, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def rows(forms: Iterable[str], size: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each form, number of processes and way."""
+    found = []
+    for form in forms:
+        for processes in (1, 2):
+            if processes == 1:
+                measured = trio.run(alone, form, size, rounds)
+            else:
+                measured = apart(form, size, rounds)
+            found += [{"processes": processes, **row} for row in measured]
+    return found
+
+
+def show(row: dict[str, Any]) -> str:
+    what = f"{row['bytes'] / MB:.0f} MB {row['way']:<5}{row['form']:<5}{row['processes']} proc"
+    lags = f"wall {row['wall_ms']:.1f} (largest {row['largest_wall_ms']:.1f})"
+    lags += f"  cpu {row['cpu_ms']:.1f} (largest {row['largest_cpu_ms']:.1f})"
+    if "server_largest_wall_ms" in row:
+        lags += f"  server: wall {row['server_largest_wall_ms']:.1f}"
+        lags += f" cpu {row['server_largest_cpu_ms']:.1f}"
+    return f"{what}  took {row['took_ms']:.0f} ms  lag ms: {lags}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=64)
@@ -218,20 +241,12 @@ def main() -> None:
     if wanted.serve:
         trio.run(serve_forever, wanted.serve, wanted.mb * MB)
         return
-    rows = []
-    for form in wanted.forms.split(","):
-        for processes in (1, 2):
-            if processes == 1:
-                found = trio.run(alone, form, wanted.mb * MB, wanted.rounds)
-            else:
-                found = apart(form, wanted.mb * MB, wanted.rounds)
-            rows += [{"processes": processes, **row} for row in found]
+    found = rows(wanted.forms.split(","), wanted.mb * MB, wanted.rounds)
     if wanted.json:
-        print(json.dumps(rows))
+        print(json.dumps(found))
         return
-    for row in rows:
-        shown = (f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
-        print("  ".join(shown))
+    for row in found:
+        print(show(row))
 
 
 if __name__ == "__main__":
