@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import outcome
 import trio
 
-from kakeya.errors import demand
+from kakeya.errors import Refused, demand
 
 T = TypeVar("T")
 
@@ -40,7 +40,8 @@ class Device(Protocol):
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
         """Run `fn(*args)` as one job; cancellable while queued, never while running.
 
-        Raises what `fn` raised, and Refused(RESOURCE_EXHAUSTED) when the queue is full.
+        Raises what `fn` raised, and Refused: RESOURCE_EXHAUSTED when the queue is full,
+        UNAVAILABLE when the device has stopped.
         """
         ...
 
@@ -62,6 +63,7 @@ class ThreadDevice:
         self._waiting = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._turn = trio.Lock()
+        self._is_over = False
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the thread alive; cancelling this ends it after the current job."""
@@ -79,6 +81,7 @@ class ThreadDevice:
             try:
                 await trio.sleep_forever()
             finally:
+                self._is_over = True
                 self._jobs.put(None)
 
     def _loop(self, token: trio.lowlevel.TrioToken) -> None:
@@ -95,6 +98,10 @@ class ThreadDevice:
         self._waiting += 1
         try:
             async with self._turn:
+                if self._is_over:
+                    # Behind the end of the queue nobody would ever come for the job.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    raise Refused("UNAVAILABLE", f"{self._name} has stopped")
                 job = Job(partial(fn, *args))
                 self._jobs.put(job)
                 with trio.CancelScope(shield=True):

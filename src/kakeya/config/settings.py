@@ -20,6 +20,7 @@ from kakeya.config.drafting import DraftingLimits
 from kakeya.config.fleet import FleetLimits
 from kakeya.config.node import NodeLimits
 from kakeya.config.rpc import RpcLimits
+from kakeya.config.sessions import SessionLimits
 from kakeya.config.verifying import VerifyingLimits
 
 NodeIdText = str
@@ -62,6 +63,7 @@ class Settings:
     rpc: RpcLimits = field(default_factory=RpcLimits)
     fleet: FleetLimits = field(default_factory=FleetLimits)
     drafting: DraftingLimits = field(default_factory=DraftingLimits)
+    sessions: SessionLimits = field(default_factory=SessionLimits)
     verifying: VerifyingLimits = field(default_factory=VerifyingLimits)
     decoding: DecodingLimits = field(default_factory=DecodingLimits)
     node: NodeLimits = field(default_factory=NodeLimits)
@@ -76,11 +78,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "num_drafts": (0, 64),
     "memory_limit": (0, 1 << 50),
 }
-# Flags with a shorter or friendlier name than the key they set.
-ALIASES = {
-    "max_message_bytes": "rpc.max_message_bytes",
-    "fleet_interval": "fleet.interval_s",
-    "fleet_ttl": "fleet.ttl_s",
+# Flags with a shorter or friendlier name than the keys they set.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "max_message_bytes": ("rpc.max_message_bytes",),
+    "fleet_interval": ("fleet.interval_s",),
+    "fleet_ttl": ("fleet.ttl_s",),
+    "max_sessions": ("sessions.max_sessions",),
+    "session_idle": ("sessions.seeded_s", "sessions.drafting_s"),
 }
 # All three or none: half a TLS setting would be no TLS, and nobody would notice.
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
@@ -119,7 +123,7 @@ def load(*, flags: Mapping[str, Any], env: Mapping[str, str], toml_text: str) ->
         ("default", {key: default for key, (_, default) in known.items()}),
         ("file", dict(_flatten(_parse_toml(toml_text)))),
         ("environment", _from_env(env, known)),
-        ("flag", {ALIASES.get(k, k): v for k, v in flags.items() if v is not None}),
+        ("flag", {key: v for k, v in flags.items() if v is not None for key in _aimed_at(k)}),
     )
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -162,16 +166,20 @@ def _flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def _aimed_at(flag: str) -> tuple[str, ...]:
+    """The keys that a flag sets."""
+    return ALIASES.get(flag, (flag,))
+
+
 def _from_env(env: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
-    by_name = {env_name(key): key for key in known}
-    by_name |= {env_name(alias): key for alias, key in ALIASES.items()}
-    found = {}
+    by_name = {env_name(key): _aimed_at(key) for key in (*known, *ALIASES)}
+    found: dict[str, Any] = {}
     for name, value in sorted(env.items()):
         if not name.startswith("KAKEYA_") or name in ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY"):
             continue
         if name not in by_name:
             raise ConfigError(_unknown(name, "environment", list(by_name)))
-        found[by_name[name]] = value
+        found |= dict.fromkeys(by_name[name], value)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kakeya.compute.device import LivingDevice
@@ -13,6 +14,7 @@ from kakeya.console.generations import Generations
 from kakeya.console.service import NodeServicer
 from kakeya.console.slot import ModelSlot
 from kakeya.decoding import Circuits, Peers, Place, remote_sources
+from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.ngram import NGRAM, NgramProposer
 from kakeya.drafting.service import ProposerService
 from kakeya.errors import demand
@@ -22,6 +24,7 @@ from kakeya.fleet.gossip import Surroundings
 from kakeya.fleet.membership import Fleet, FleetSettings, build_fleet
 from kakeya.fleet.service import admits
 from kakeya.node import identity
+from kakeya.node.dflash import Dflash, build_dflash
 from kakeya.node.offers import Offers
 from kakeya.node.seams import Seams
 from kakeya.rpc.channel import Channels
@@ -55,11 +58,15 @@ class Parts:
     admission: Admission
     endpoint: Endpoint
     ngram: NgramProposer
+    dflash: Dflash
     health: Health
 
 
-def build_parts(settings: Settings, seams: Seams) -> Parts:
-    """Raises Refused for settings that cannot work together."""
+def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDrafter] = ()) -> Parts:
+    """Raises Refused for settings that cannot work together.
+
+    `drafters` are those loaded already; others join parts.dflash.service when they are.
+    """
     _demand_sound(settings)
     drafting_device = seams.make_device("drafting")
     budget = Budget(settings.rpc.node_budget_bytes)
@@ -87,7 +94,8 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
     )
     ngram = NgramProposer(settings.drafting)
     drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
-    servicers = (fleet.servicer(), drafting, NodeServicer(fleet, generations))
+    dflash = build_dflash(drafters, seams.make_device("dflash"), settings)
+    servicers = (fleet.servicer(), drafting, dflash.service, NodeServicer(fleet, generations))
     services = [servicer.service for servicer in servicers]
     names = [service.name for service in services]
     health = Health(names, max_watchers=settings.rpc.max_health_watchers)
@@ -110,6 +118,7 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
             budget=budget,
         ),
         ngram=ngram,
+        dflash=dflash,
         health=health,
     )
 

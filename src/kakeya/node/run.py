@@ -1,17 +1,20 @@
 """Runs a node inside nested nurseries, and takes it down in the order they nest.
 
-services        device threads, channels, gossip, the model's loading: outlive the connections
-└─ connections  the gRPC server and its handlers; get a deadline once the node drains
+services           device threads, channels, gossip, the model's loading: outlive the rest
+└─ owners          of DFlash sessions, which outlive the connections they are asked through
+   └─ connections  the gRPC server and its handlers; get a deadline once the node drains
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 import trio
 
 from kakeya.config.settings import Settings
+from kakeya.drafting.drafter import DflashDrafter
 from kakeya.fleet.store import Store
 from kakeya.node.chores import load_verifier, measure_drafting
 from kakeya.node.identity import tls_files
@@ -60,6 +63,7 @@ class RunningNode:
 async def run_node(
     settings: Settings,
     seams: Seams,
+    drafters: Sequence[DflashDrafter] = (),
     *,
     task_status: trio.TaskStatus[RunningNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -67,30 +71,40 @@ async def run_node(
 
     Reports a RunningNode once it listens.  Raises Refused for what keeps it from starting.
     """
-    parts = build_parts(settings, seams)
+    parts = build_parts(settings, seams, drafters)
     tls = listening_tls(tls_files(settings))
     server = await open_server(settings.host, settings.port, limits=settings.rpc, tls=tls)
     running = RunningNode(parts.fleet.node_id, server.address)
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
-        for device in (parts.drafting_device, parts.verifying_device):
+        for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
             await services.start(device.serve)
         await services.start(parts.channels.serve)
         parts.fleet.listens_on(server.host, server.port)
         services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
         services.start_soon(load_verifier, parts)
         services.start_soon(measure_drafting, parts)
-        async with trio.open_nursery() as connections:
-            await connections.start(server.serve, parts.endpoint)
-            running.move(Event.LISTENING)
-            parts.health.set_all(is_serving=True)
-            task_status.started(running)
-            await running.stop_asked()
-            running.move(Event.STOP_ASKED)
-            await _drain(parts, server)
-            connections.cancel_scope.cancel()
+        async with trio.open_nursery() as owners:
+            await owners.start(parts.dflash.sessions.run)
+            await _serve(parts, server, running, task_status)
+            owners.cancel_scope.cancel()
         running.move(Event.DRAINED)
         services.cancel_scope.cancel()
+
+
+async def _serve(
+    parts: Parts, server: Server, running: RunningNode, task_status: trio.TaskStatus[RunningNode]
+) -> None:
+    """Serve connections until the node is asked to stop and has drained."""
+    async with trio.open_nursery() as connections:
+        await connections.start(server.serve, parts.endpoint)
+        running.move(Event.LISTENING)
+        parts.health.set_all(is_serving=True)
+        task_status.started(running)
+        await running.stop_asked()
+        running.move(Event.STOP_ASKED)
+        await _drain(parts, server)
+        connections.cancel_scope.cancel()
 
 
 async def _keep_name(store: Store, node_id: str) -> None:
@@ -109,6 +123,7 @@ async def _drain(parts: Parts, server: Server) -> None:
     limits = parts.settings.node
     parts.health.set_all(is_serving=False)
     parts.admission.close()
+    parts.dflash.sessions.stop_admitting()
     with trio.move_on_after(limits.leave_s):
         await parts.fleet.leave()
     with trio.move_on_after(limits.drain_s):

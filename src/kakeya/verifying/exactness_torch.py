@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kakeya.verifying.kv_torch import SLOT_STEP, TorchKv
+from kakeya.verifying.kv_torch import TorchKv
 from kakeya.verifying.model_torch import TorchVerifier
+from kakeya.verifying.slots import SLOT_STEP
 from kakeya.verifying.verifier import KvPlan
 
 # Where the bits differ: gaps below this are decided again by a one-token step.  float32 logits of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from kakeya.compute.matmul_torch import use_threads
 from kakeya.compute.threads import usable_cores
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.checkpoint import read_checkpoint
 from kakeya.verifying.exactness_torch import measure_exactness
-from kakeya.verifying.matmul_torch import use_threads
 from kakeya.verifying.model_torch import TorchVerifier
 from kakeya.verifying.weights_torch import DTYPES, load_weights
 

@@ -1,0 +1,37 @@
+"""The DFlash sessions of a node: registry, service and the engine's thread, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kakeya.compute.device import LivingDevice
+from kakeya.config.settings import Settings
+from kakeya.config.wire import WireLimits
+from kakeya.drafting.dflash_service import DflashService
+from kakeya.drafting.drafter import DflashDrafter
+from kakeya.drafting.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Dflash:
+    """`sessions.run` is for a nursery that ends before `device` does and after the connections.
+
+    A drafter that is loaded later, on `device`, is served from `service.add(drafter)` on.
+    """
+
+    device: LivingDevice
+    sessions: Sessions
+    service: DflashService
+
+
+def build_dflash(
+    drafters: Sequence[DflashDrafter], device: LivingDevice, settings: Settings
+) -> Dflash:
+    """Sessions of `drafters` (the first is the default; there may be none yet) on `device`."""
+    limits = settings.sessions
+    sessions = Sessions(device=device, limits=limits)
+    service = DflashService(sessions, device=device, limits=limits, wire=WireLimits())
+    for drafter in drafters:
+        service.add(drafter)
+    return Dflash(device, sessions, service)
