@@ -18,6 +18,7 @@ import msgspec
 from kakeya.config.decoding import DecodingLimits
 from kakeya.config.drafting import DraftingLimits
 from kakeya.config.fleet import FleetLimits
+from kakeya.config.http import HttpLimits
 from kakeya.config.node import NodeLimits
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.sessions import SessionLimits
@@ -37,6 +38,10 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 50051
+    http_host: str = ""
+    http_port: int | Literal["off"] = 8051
+    http_key_file: str = ""
+    http_origin: tuple[str, ...] = ()
     advertise: str = ""
     peer: tuple[str, ...] = ()
     fleet_name: str = "kakeya"
@@ -60,6 +65,7 @@ class Settings:
     offline: bool = False
     log_level: Level = "info"
     log_format: Literal["auto", "pretty", "json"] = "auto"
+    http: HttpLimits = field(default_factory=HttpLimits)
     rpc: RpcLimits = field(default_factory=RpcLimits)
     fleet: FleetLimits = field(default_factory=FleetLimits)
     drafting: DraftingLimits = field(default_factory=DraftingLimits)
@@ -73,6 +79,7 @@ class Settings:
 # default is 0).
 BOUNDS: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
+    "http_port": (0, 65535),
     "sink": (0, 4096),
     "window": (16, 1 << 20),
     "num_drafts": (0, 64),
@@ -89,6 +96,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 # All three or none: half a TLS setting would be no TLS, and nobody would notice.
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 MAX_FILE_BYTES = 1 << 20
+# Variables that are no settings: where the file is, and the two secrets.
+NOT_SETTINGS = ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY", "KAKEYA_HTTP_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,7 @@ def _from_env(env: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any
     by_name = {env_name(key): _aimed_at(key) for key in (*known, *ALIASES)}
     found: dict[str, Any] = {}
     for name, value in sorted(env.items()):
-        if not name.startswith("KAKEYA_") or name in ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY"):
+        if not name.startswith("KAKEYA_") or name in NOT_SETTINGS:
             continue
         if name not in by_name:
             raise ConfigError(_unknown(name, "environment", list(by_name)))

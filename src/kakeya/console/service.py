@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 
 import trio
 
 from kakeya.console.fleet_view import fleet_response
 from kakeya.console.generations import Generations
+from kakeya.console.grpc_messages import event_of, request_of
 from kakeya.fleet.membership import Fleet
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceServicer
@@ -31,6 +31,6 @@ class NodeServicer(NodeServiceServicer):
     async def Generate(  # noqa: N802 - the service's name
         self, input_message: pb.GenerateRequest
     ) -> AsyncIterator[pb.GenerateEvent]:
-        async with aclosing(self._generations.stream(input_message)) as events:
-            async for event in events:
-                yield event
+        async with self._generations.open(request_of(input_message)) as generation:
+            async for block in generation.blocks:
+                yield event_of(block, generation.model_id)

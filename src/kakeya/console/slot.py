@@ -22,7 +22,9 @@ class Ready:
 class ModelSlot:
     """Filled once by the task that loads; asked by everyone else."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_id: str = "") -> None:
+        # What it will serve once it is filled; "" for a node without a verifier.
+        self.model_id = model_id
         self._settled = trio.Event()
         self._ready: Ready | None = None
         self._refused = Refused("FAILED_PRECONDITION", "this node runs no verifier")
@@ -38,6 +40,11 @@ class ModelSlot:
 
     def leave_empty(self) -> None:
         self._settled.set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether loading is over, whatever came of it."""
+        return self._settled.is_set()
 
     async def get(self, *, within_s: float) -> Ready:
         """The verifier once it is there.  Raises Refused."""

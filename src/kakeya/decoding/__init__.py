@@ -11,8 +11,9 @@ async with contextlib.aclosing(
 from kakeya.decoding.block import Block, Tally
 from kakeya.decoding.failover import Circuits, Peers
 from kakeya.decoding.loop import Engine, decode, engine_of
+from kakeya.decoding.penalties import Reshaping
 from kakeya.decoding.remote import remote_sources
-from kakeya.decoding.sampling import GREEDY, Sampling
+from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.source import Place
 from kakeya.decoding.text import TextStream
 
@@ -23,7 +24,9 @@ __all__ = [
     "Engine",
     "Peers",
     "Place",
+    "Reshaping",
     "Sampling",
+    "Score",
     "Tally",
     "TextStream",
     "decode",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kakeya.decoding.sampling import Score
+
 FinishReason = Literal["", "stop", "length"]
 
 
@@ -52,7 +54,7 @@ class Block:
     ids, text: what became final with it.  Without stop strings that is all it committed; with
     them, what may still be part of one is held back and comes with a later block.
     proposer, drafted_on: who drafted; empty where the verifier went alone.
-    finish_reason, tally: set on the last block only.
+    finish_reason, tally: set on the last block only.  scores: one an id, where asked for.
     """
 
     ids: tuple[int, ...]
@@ -65,6 +67,7 @@ class Block:
     verify_s: float
     finish_reason: FinishReason = ""
     tally: Tally | None = None
+    scores: tuple[Score, ...] = ()
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ proposer does can cost time only.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import trio
@@ -20,12 +20,13 @@ from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
 from kakeya.decoding.keeper import Course
 from kakeya.decoding.policy import Ledger, Pace
-from kakeya.decoding.sampling import GREEDY, Sampling
+from kakeya.decoding.sampler import Sampler, sampler_of
+from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
 from kakeya.decoding.session import Turn
 from kakeya.decoding.source import BlockSource, LocalNgram
 from kakeya.decoding.text import Cutter, NoText, Released, TextStream
-from kakeya.decoding.verify import Aux, Verified, decide_one, joined, prefill, verify_block
+from kakeya.decoding.verify import Aux, Verified, decide_one, one_by_one, prefill, verify_block
 from kakeya.errors import demand
 from kakeya.verifying.banks import demand_fit
 from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Verifier
@@ -73,6 +74,7 @@ async def decode(
     stops: Sequence[str] = (),
     text: TextStream | None = None,
     sampling: Sampling = GREEDY,
+    num_top: int | None = None,
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
@@ -84,8 +86,9 @@ async def decode(
     max_tokens: at most so many ids; fewer where the context ends ("length") or a stop comes
     ("stop").  An id of `stop_ids` is handed out as the last one, without text; a string of
     `stops` is cut off.  plan: None keeps the K/V of every position.  num_drafts: None lets the
-    policy choose, 0 is plain.  draft_on: auto, local, remote or a node_id.  exact "strict" commits
-    by one-token passes only.
+    policy choose, 0 is plain.  num_top: blocks carry the scores of their ids and of so many
+    alternatives; None: no scores.  draft_on: auto, local, remote or a node_id.  exact "strict"
+    commits by one-token passes only.
 
     Raises Refused: INVALID_ARGUMENT before any work, INTERNAL when the verifier's logits are not
     finite, RESOURCE_EXHAUSTED when there is no room.  Close it (contextlib.aclosing) when leaving
@@ -101,7 +104,7 @@ async def decode(
     generation = _Generation(
         engine=engine,
         drafter=drafter,
-        sampling=sampling,
+        sampler=sampler_of(sampling, prompt_ids, engine.verifier.geometry.vocab_size, num_top),
         drafts_allowed=not plain and num_drafts != 0,
         wants_banks=_needs_banks(chosen_plan, engine.verifier.geometry),
         plan=chosen_plan,
@@ -168,7 +171,7 @@ def _demand_sound(asked: _Asked, engine: Engine, max_len: int, *, has_text: bool
         (asked.exact in ("guarded", "strict"), f"exact is {asked.exact!r}: guarded or strict"),
     ):
         demand(holds, "INVALID_ARGUMENT", why)
-    demand_sound_sampling(asked.sampling)
+    demand_sound_sampling(asked.sampling, vocab_size)
 
 
 def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) -> Drafter:
@@ -223,7 +226,7 @@ def _needs_banks(plan: KvPlan, geometry: Geometry) -> bool:
 class _Generation:
     engine: Engine
     drafter: Drafter
-    sampling: Sampling
+    sampler: Sampler
     drafts_allowed: bool
     wants_banks: bool
     plan: KvPlan
@@ -232,6 +235,8 @@ class _Generation:
     stop_ids: frozenset[int]
     text: TextStream
     cutter: Cutter
+    # Of ids that are held back with them.
+    held_scores: list[Score] = field(default_factory=list)
 
     async def prefill(self, kv: Kv) -> None:
         """All of the prompt but its last id, which is the first bonus; a job a chunk.
@@ -277,6 +282,7 @@ class _Generation:
         self._learn(drafted, verified, verify_s, now() - started_s)
         kept, by_id = _cut(verified.ids, self.stop_ids, self.remaining)
         self.remaining -= len(kept)
+        self.held_scores.extend(verified.scores[: len(kept)])
         released, reason = self._release(kept, is_stopped=by_id)
         num_accepted = min(verified.num_accepted, len(kept))
         account.num_blocks += 1
@@ -299,7 +305,12 @@ class _Generation:
             verify_s=verify_s,
             finish_reason=reason,
             tally=account.tally() if reason else None,
+            scores=self._released_scores(len(released.ids)),
         )
+
+    def _released_scores(self, num_ids: int) -> tuple[Score, ...]:
+        released, self.held_scores = self.held_scores[:num_ids], self.held_scores[num_ids:]
+        return tuple(released)
 
     async def _draft(self) -> Drafted:
         # A block of n drafts commits up to n + 1 ids.
@@ -312,18 +323,15 @@ class _Generation:
         device, verifier = self.engine.device, self.engine.verifier
         bonus, taps = self.drafter.committed_ids[-1], self.drafter.aux_layers
         if self.exact != "strict":
-            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampling, taps)
-        ids: list[int] = []
-        rows: Aux | None = None
+            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampler, taps)
+        own: list[Verified] = []
         for draft in (*drafts, None):
+            ids = tuple(each.ids[0] for each in own)
             fed = ids[-1] if ids else bonus
-            own, aux = await device.run(decide_one, verifier, kv, fed, self.sampling, taps)
-            ids.append(own)
-            rows = aux if rows is None else joined(rows, aux)
-            if own != draft:
+            own.append(await device.run(decide_one, verifier, kv, fed, self.sampler, ids, taps))
+            if own[-1].ids[0] != draft:
                 break
-        num_accepted = len(ids) - 1
-        return Verified(tuple(ids), num_accepted, len(drafts), aux=rows or ())
+        return one_by_one(own, num_drafts=len(drafts))
 
     def _learn(
         self, drafted: Drafted, verified: Verified, verify_s: float, elapsed_s: float
@@ -335,6 +343,7 @@ class _Generation:
         drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=elapsed_s)
         drafter.commit(verified.ids)
         drafter.note_read(len(verified.ids), verified.aux)
+        self.sampler.commit(verified.ids)
 
     def _release(self, kept: Sequence[int], *, is_stopped: bool) -> tuple[Released, FinishReason]:
         ids: list[int] = []

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kakeya.decoding.sampling import Choices, Sampling, choose
+from kakeya.decoding.sampler import Sampler
+from kakeya.decoding.sampling import Score
 from kakeya.errors import demand
 from kakeya.verifying.accept import first_doubtful, num_agreeing
 from kakeya.verifying.verifier import Kv, Verifier
@@ -23,16 +24,19 @@ Aux = tuple[NDArray[np.generic], ...]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """ids: what is committed, the accepted drafts first; the last one is the next bonus."""
+    """ids: what is committed, the accepted drafts first; the last one is the next bonus.
+
+    num_decided: drafts whose acceptance was decided; less than drafted where a doubt ended the
+    block.  scores: one an id, where they were asked for.  aux: [len(ids), hidden_size] for each
+    layer asked for: the bonus's row, then those of the committed drafts.
+    """
 
     ids: tuple[int, ...]
     num_accepted: int
-    # Drafts whose acceptance was decided; less than drafted where a doubt ended the block.
     num_decided: int
     margin_rechecks: int = 0
     nan_rechecks: int = 0
-    # One [len(ids), hidden_size] array per layer asked for: the bonus's row, then those of the
-    # committed drafts.
+    scores: tuple[Score, ...] = ()
     aux: Aux = ()
 
 
@@ -41,7 +45,7 @@ def verify_block(
     kv: Kv,
     bonus: int,
     drafts: Sequence[int],
-    sampling: Sampling,
+    sampler: Sampler,
     aux_layers: Sequence[int] = (),
 ) -> Verified:
     """Commit at least one id after `bonus`; leaves all but the last committed id in `kv`.
@@ -50,32 +54,69 @@ def verify_block(
     """
     start = kv.length
     fed = (bonus, *drafts)
-    rows = verifier.forward(kv, fed, want_logits=not sampling.is_greedy, aux_layers=aux_layers)
+    rows = verifier.forward(kv, fed, want_logits=sampler.needs_logits, aux_layers=aux_layers)
     if rows.has_nan and drafts:
         # Perhaps only the drafted rows are not finite, and drafts may cost speed only.
         verifier.trim(kv, start)
-        return _alone(verifier, kv, bonus, sampling, aux_layers)
+        own = decide_one(verifier, kv, bonus, sampler, (), aux_layers)
+        return replace(own, nan_rechecks=1)
     _demand_finite(rows.has_nan, start)
     bound = verifier.margin_bound if drafts else 0.0
-    choices = choose(rows, sampling, first_position=start + 1, bound=bound)
+    choices = sampler.choose(rows, first_position=start + 1, bound=bound, ahead=drafts)
     accepted = num_agreeing(drafts, choices.ids)
     doubtful = first_doubtful(choices.margins, accepted, bound) if drafts else None
     if doubtful is not None:
         verifier.trim(kv, start + doubtful)
-        again = _decide_again(verifier, kv, fed, doubtful, sampling, aux_layers)
-        return replace(again, aux=_joined(rows.aux, doubtful, again.aux))
+        again = _decide_again(verifier, kv, fed, doubtful, sampler, aux_layers)
+        before = tuple(layer[:doubtful] for layer in rows.aux)
+        return replace(
+            again, scores=choices.scores[:doubtful] + again.scores, aux=_joined(before, again.aux)
+        )
     if accepted < len(drafts):
         verifier.trim(kv, start + 1 + accepted)
-    aux = tuple(layer[: accepted + 1] for layer in rows.aux)
-    return Verified(choices.ids[: accepted + 1], accepted, len(drafts), aux=aux)
+    kept = slice(accepted + 1)
+    return Verified(
+        choices.ids[kept],
+        accepted,
+        len(drafts),
+        scores=choices.scores[kept],
+        aux=tuple(layer[kept] for layer in rows.aux),
+    )
 
 
 def decide_one(
-    verifier: Verifier, kv: Kv, token_id: int, sampling: Sampling, aux_layers: Sequence[int] = ()
-) -> tuple[int, Aux]:
-    """What follows `token_id`, by a one-token pass, and its aux.  Raises as verify_block does."""
-    own, aux = _one(verifier, kv, token_id, sampling, aux_layers)
-    return own.ids[0], aux
+    verifier: Verifier,
+    kv: Kv,
+    token_id: int,
+    sampler: Sampler,
+    ahead: Sequence[int],
+    aux_layers: Sequence[int] = (),
+) -> Verified:
+    """The one id that follows `token_id`, by a one-token pass.  Raises as verify_block does.
+
+    ahead: the ids behind the committed ones, `token_id` the last of them.
+    """
+    start = kv.length
+    rows = verifier.forward(
+        kv, (token_id,), want_logits=sampler.needs_logits, aux_layers=aux_layers
+    )
+    _demand_finite(rows.has_nan, start)
+    choices = sampler.choose(rows, first_position=start + 1, bound=0.0, ahead=ahead)
+    return Verified(choices.ids, 0, 0, scores=choices.scores, aux=rows.aux)
+
+
+def one_by_one(own: Sequence[Verified], *, num_drafts: int) -> Verified:
+    """What one-token passes over a draft committed: all ids but the last one were drafted."""
+    aux = own[0].aux
+    for each in own[1:]:
+        aux = _joined(aux, each.aux)
+    return Verified(
+        tuple(each.ids[0] for each in own),
+        len(own) - 1,
+        num_drafts,
+        scores=tuple(score for each in own for score in each.scores),
+        aux=aux,
+    )
 
 
 def prefill(verifier: Verifier, kv: Kv, ids: Sequence[int], aux_layers: Sequence[int] = ()) -> Aux:
@@ -83,48 +124,33 @@ def prefill(verifier: Verifier, kv: Kv, ids: Sequence[int], aux_layers: Sequence
     return verifier.prefill(kv, ids, aux_layers=aux_layers)
 
 
-def joined(first: Aux, second: Aux) -> Aux:
-    """The rows of `first`, then those of `second`, layer by layer."""
-    return tuple(np.concatenate(both) for both in zip(first, second, strict=True))
-
-
-def _joined(rows: Aux, num_rows: int, last: Aux) -> Aux:
-    return joined(tuple(layer[:num_rows] for layer in rows), last)
-
-
-def _alone(
-    verifier: Verifier, kv: Kv, bonus: int, sampling: Sampling, aux_layers: Sequence[int]
-) -> Verified:
-    own, aux = _one(verifier, kv, bonus, sampling, aux_layers)
-    return Verified(own.ids[:1], 0, 0, nan_rechecks=1, aux=aux)
-
-
 def _decide_again(
     verifier: Verifier,
     kv: Kv,
     fed: Sequence[int],
     row: int,
-    sampling: Sampling,
+    sampler: Sampler,
     aux_layers: Sequence[int],
 ) -> Verified:
-    """The block ends at `row`, whose choice a one-token pass makes.  kv holds the rows before."""
-    choices, aux = _one(verifier, kv, fed[row], sampling, aux_layers)
-    own = choices.ids[0]
-    agrees = row + 1 < len(fed) and own == fed[row + 1]
-    decided = min(row + 1, len(fed) - 1)
-    ids = (*fed[1 : row + 1], own)
-    return Verified(ids, row + int(agrees), decided, margin_rechecks=1, aux=aux)
+    """The block ends at `row`, whose choice a one-token pass makes.  kv holds the rows before.
 
-
-def _one(
-    verifier: Verifier, kv: Kv, token_id: int, sampling: Sampling, aux_layers: Sequence[int]
-) -> tuple[Choices, Aux]:
-    start = kv.length
-    rows = verifier.forward(
-        kv, (token_id,), want_logits=not sampling.is_greedy, aux_layers=aux_layers
+    scores and aux: of that row only.
+    """
+    ahead = fed[1 : row + 1]
+    own = decide_one(verifier, kv, fed[row], sampler, ahead, aux_layers)
+    agrees = row + 1 < len(fed) and own.ids[0] == fed[row + 1]
+    return replace(
+        own,
+        ids=(*ahead, *own.ids),
+        num_accepted=row + int(agrees),
+        num_decided=min(row + 1, len(fed) - 1),
+        margin_rechecks=1,
     )
-    _demand_finite(rows.has_nan, start)
-    return choose(rows, sampling, first_position=start + 1, bound=0.0), rows.aux
+
+
+def _joined(first: Aux, second: Aux) -> Aux:
+    """The rows of `first`, then those of `second`, layer by layer."""
+    return tuple(np.concatenate(both) for both in zip(first, second, strict=True))
 
 
 def _demand_finite(has_nan: bool, position: int) -> None:
@@ -135,4 +161,4 @@ def _demand_finite(has_nan: bool, position: int) -> None:
     )
 
 
-__all__ = ["Aux", "Verified", "decide_one", "joined", "prefill", "verify_block"]
+__all__ = ["Aux", "Verified", "decide_one", "one_by_one", "prefill", "verify_block"]

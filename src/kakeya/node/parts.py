@@ -27,6 +27,7 @@ from kakeya.node import identity
 from kakeya.node.dflash import Dflash, build_dflash
 from kakeya.node.offers import Offers
 from kakeya.node.seams import Seams
+from kakeya.node.served import model_id_of
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.endpoint import Admit, Call, Endpoint
 from kakeya.rpc.flow import Budget
@@ -56,6 +57,7 @@ class Parts:
     offers: Offers
     slot: ModelSlot
     admission: Admission
+    generations: Generations
     endpoint: Endpoint
     ngram: NgramProposer
     dflash: Dflash
@@ -79,7 +81,7 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
     )
     fleet = _fleet(settings, seams, channels)
     offers = Offers(fleet)
-    slot = ModelSlot()
+    slot = ModelSlot(model_id_of(settings.verifier))
     admission = Admission(
         max_running=settings.node.max_generations,
         max_waiting=settings.node.max_waiting_generations,
@@ -110,6 +112,7 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
         offers=offers,
         slot=slot,
         admission=admission,
+        generations=generations,
         endpoint=Endpoint(
             services,
             limits=settings.rpc,

@@ -2,7 +2,7 @@
 
 services           device threads, channels, gossip, the model's loading: outlive the rest
 └─ owners          of DFlash sessions, which outlive the connections they are asked through
-   └─ connections  the gRPC server and its handlers; get a deadline once the node drains
+   └─ connections  the gRPC and HTTP servers with their handlers; get a deadline at drain
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import trio
 from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.fleet.store import Store
+from kakeya.http.server import HttpServer
 from kakeya.node.chores import load_verifier, measure_drafting
+from kakeya.node.door import app_of, open_door
 from kakeya.node.identity import tls_files
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
@@ -34,6 +36,7 @@ class RunningNode:
 
     node_id: str
     grpc_address: str
+    http_address: str = ""
     phase: Phase = Phase.STARTING
     was_interrupted: bool = False
     _stop_asked: trio.Event = field(default_factory=trio.Event)
@@ -74,7 +77,8 @@ async def run_node(
     parts = build_parts(settings, seams, drafters)
     tls = listening_tls(tls_files(settings))
     server = await open_server(settings.host, settings.port, limits=settings.rpc, tls=tls)
-    running = RunningNode(parts.fleet.node_id, server.address)
+    door = await _door_beside(server, settings)
+    running = RunningNode(parts.fleet.node_id, server.address, door.address if door else "")
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
         for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
@@ -86,24 +90,31 @@ async def run_node(
         services.start_soon(measure_drafting, parts)
         async with trio.open_nursery() as owners:
             await owners.start(parts.dflash.sessions.run)
-            await _serve(parts, server, running, task_status)
+            await _serve(parts, server, door, running, task_status)
             owners.cancel_scope.cancel()
         running.move(Event.DRAINED)
         services.cancel_scope.cancel()
 
 
 async def _serve(
-    parts: Parts, server: Server, running: RunningNode, task_status: trio.TaskStatus[RunningNode]
+    parts: Parts,
+    server: Server,
+    door: HttpServer | None,
+    running: RunningNode,
+    task_status: trio.TaskStatus[RunningNode],
 ) -> None:
     """Serve connections until the node is asked to stop and has drained."""
     async with trio.open_nursery() as connections:
         await connections.start(server.serve, parts.endpoint)
+        if door is not None:
+            app = app_of(parts, door.host, lambda: running.phase is Phase.SERVING)
+            await connections.start(door.serve, app.handle)
         running.move(Event.LISTENING)
         parts.health.set_all(is_serving=True)
         task_status.started(running)
         await running.stop_asked()
         running.move(Event.STOP_ASKED)
-        await _drain(parts, server)
+        await _drain(parts, server, door)
         connections.cancel_scope.cancel()
 
 
@@ -118,7 +129,16 @@ async def _keep_name(store: Store, node_id: str) -> None:
         log.warning("this node's name cannot be kept", why=error.strerror)
 
 
-async def _drain(parts: Parts, server: Server) -> None:
+async def _door_beside(server: Server, settings: Settings) -> HttpServer | None:
+    """The HTTP door; without one the gRPC listeners are not left behind."""
+    try:
+        return await open_door(settings)
+    except BaseException:
+        await server.close()
+        raise
+
+
+async def _drain(parts: Parts, server: Server, door: HttpServer | None) -> None:
     """Stop admitting, say goodbye, let what runs end within its limit."""
     limits = parts.settings.node
     parts.health.set_all(is_serving=False)
@@ -127,7 +147,10 @@ async def _drain(parts: Parts, server: Server) -> None:
     with trio.move_on_after(limits.leave_s):
         await parts.fleet.leave()
     with trio.move_on_after(limits.drain_s):
-        await server.drain()
+        async with trio.open_nursery() as drains:
+            drains.start_soon(server.drain)
+            if door is not None:
+                drains.start_soon(door.drain)
 
 
 def _restarts(settings: Settings) -> RestartPolicy:

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config, weight_shapes
+from kakeya.drafting.dflash_checkpoint import weight_shapes
+from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config
 from kakeya.drafting.dflash_training_torch import Blocks, block_logits, trained
 from kakeya.drafting.dflash_weights_torch import DflashWeights, VerifierEnds
 from kakeya.training.corpus import read_sources, standard_library

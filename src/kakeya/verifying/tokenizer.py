@@ -17,7 +17,7 @@ import tokenizers
 from kakeya.config.text import TextLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.chat import ChatTemplate, load_template
-from kakeya.verifying.text_stream import TextStream, text_stream
+from kakeya.verifying.text_stream import TextStream, text_stream, token_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A new TextStream: its chunks joined equal `decode` of all ids pushed."""
         return text_stream(self.backend, self.special_ids)
+
+    def token_bytes(self) -> Callable[[int], bytes]:
+        """Tells the bytes an id stands for by itself; a special token as it is written."""
+        return token_bytes(self.backend)
 
     def render_chat(self, messages: Sequence[dict[str, Any]], *, wall: Callable[[], float]) -> str:
         """The prompt of a conversation, ready for the assistant's answer.  Raises Refused."""
