@@ -22,12 +22,18 @@ from kakeya.drafting.session_states import (
 )
 from kakeya.drafting.sessions import Session, Sessions
 from kakeya.errors import Refused, demand
+from kakeya.wire import bulk
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from kakeya.wire.pb.kakeya.v1.distributed_grpc import DFlashProposerServiceServicer
-from kakeya.wire.tensor import check_positions, encode
+from kakeya.wire.tensor import check_positions, viewed
 
 if TYPE_CHECKING:
     from kakeya.rpc.endpoint import Call
+
+
+# Read without a copy where the endpoint has a reader for them (wire/bulk).
+SeedRequest = pb.SeedContextRequest | bulk.SeedContextRequest
+ExtendRequest = pb.ExtendContextRequest | bulk.ExtendContextRequest
 
 
 class DflashService(DFlashProposerServiceServicer):
@@ -53,17 +59,15 @@ class DflashService(DFlashProposerServiceServicer):
 
     async def Restore(  # type: ignore[override]  # noqa: N802 - the contract's name
         self, input_message: pb.RestoreRequest, request: Any
-    ) -> pb.RestoreResponse:
+    ) -> bulk.RestoreResponse:
         self._sessions.demand_admitting()
         session = self._opened(input_message, peer_of(request))
         banks: Banks = await session.desk.ask(restore_of(input_message))
-        response = pb.RestoreResponse(prompt_len=banks.prompt_len, evicted_positions=banks.evicted)
-        for bank in banks.layers:
-            await self._device.run(_add_bank, response, bank)
-        return response
+        layers = [await self._device.run(_layer_of, bank) for bank in banks.layers]
+        return bulk.RestoreResponse(layers, banks.evicted, banks.prompt_len)
 
     async def SeedContext(  # type: ignore[override]  # noqa: N802
-        self, input_message: pb.SeedContextRequest, request: Any
+        self, input_message: SeedRequest, request: Any
     ) -> pb.SeedContextResponse:
         session = self._sessions.get(input_message.session_id, peer_of(request))
         aux, first, end = self._aux(input_message, session)
@@ -86,7 +90,7 @@ class DflashService(DFlashProposerServiceServicer):
         )
 
     async def ExtendContext(  # type: ignore[override]  # noqa: N802
-        self, input_message: pb.ExtendContextRequest, request: Any
+        self, input_message: ExtendRequest, request: Any
     ) -> pb.ExtendContextResponse:
         session = self._sessions.get(input_message.session_id, peer_of(request))
         aux, first, end = self._aux(input_message, session)
@@ -124,7 +128,7 @@ class DflashService(DFlashProposerServiceServicer):
         raise Refused("NOT_FOUND", f"no drafter {asked} here; served: {served}")
 
     def _aux(
-        self, message: pb.SeedContextRequest | pb.ExtendContextRequest, session: Session
+        self, message: SeedRequest | ExtendRequest, session: Session
     ) -> tuple[AuxRows, int, int]:
         """The rows of a request, their first position, and the one behind the last."""
         positions, shape = message.positions, session.drafter.shape
@@ -154,10 +158,8 @@ def peer_of(call: Call) -> str:
     return f"name {call.principal}" if call.principal else f"connection {call.peer_address}"
 
 
-def _add_bank(response: pb.RestoreResponse, bank: LayerBank) -> None:
-    layer = response.restored.add(layer=bank.layer)
-    layer.k.CopyFrom(encode(bank.k))
-    layer.v.CopyFrom(encode(bank.v))
+def _layer_of(bank: LayerBank) -> bulk.LayerKV:
+    return bulk.LayerKV(bank.layer, viewed(bank.k), viewed(bank.v))
 
 
 __all__ = ["DflashService", "peer_of", "restore_of"]

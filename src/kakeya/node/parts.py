@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kakeya.compute.device import LivingDevice
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.settings import Settings
+from kakeya.config.wire import WireLimits
 from kakeya.console.admission import Admission
 from kakeya.console.generations import Generations
 from kakeya.console.service import NodeServicer
@@ -34,6 +35,7 @@ from kakeya.rpc.flow import Budget
 from kakeya.rpc.health import Health, HealthService
 from kakeya.rpc.reflection import reflection_services
 from kakeya.rpc.security import guarded_by, read_fleet_key
+from kakeya.wire import bulk
 from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceStub
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -72,12 +74,14 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
     _demand_sound(settings)
     drafting_device = seams.make_device("drafting")
     budget = Budget(settings.rpc.node_budget_bytes)
+    readers = bulk.readers(WireLimits())
     channels = Channels(
         dialer=seams.dialer,
         limits=settings.rpc,
         rng=seams.rng("channels"),
         metadata=identity.call_metadata(settings, os.environ),
         budget=budget,
+        readers=readers,
     )
     fleet = _fleet(settings, seams, channels)
     offers = Offers(fleet)
@@ -119,6 +123,7 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
             admit=_admit(settings),
             max_message_bytes=_small_messages(settings.rpc),
             budget=budget,
+            readers=readers,
         ),
         ngram=ngram,
         dflash=dflash,
