@@ -17,6 +17,7 @@ from kakeya.cli.client import refusal_of
 from kakeya.cli.embedded import node_stub
 from kakeya.cli.flags import NodeFlags, load_command_settings
 from kakeya.config.settings import Settings
+from kakeya.embedded.drafters import proposer_id
 from kakeya.errors import Refused, demand
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb

@@ -173,7 +173,7 @@ def kv_plan(
     request: GenerationRequest, settings: Settings, *, max_len: int, prompt_len: int
 ) -> KvPlan:
     mode = request.kv_mode or settings.kv
-    if mode == "window" or mode == "restored":
+    if mode in ("window", "restored"):
         sink = settings.sink if request.sink is None else request.sink
         window = settings.window if request.window is None else request.window
         for key, value in (("sink", sink), ("window", window)):
@@ -183,9 +183,9 @@ def kv_plan(
                 "INVALID_ARGUMENT",
                 f"{key} is {value}, it must be at least {low:g} and at most {high:g}",
             )
-        return KvPlan(
-            mode, sink, window, max_len, prompt_len=prompt_len if mode == "restored" else 0
-        )
+        if mode == "restored":
+            return KvPlan("restored", sink, window, max_len, prompt_len=prompt_len)
+        return KvPlan("window", sink, window, max_len)
     demand(
         mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full, window or restored"
     )

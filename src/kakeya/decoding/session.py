@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 import trio
@@ -21,27 +21,30 @@ from kakeya.decoding.remote import as_draft_failures
 from kakeya.decoding.source import DraftFailedError, Place
 from kakeya.decoding.verify import Aux
 from kakeya.errors import Refused
+from kakeya.rpc.status import RpcFailedError, status_name
 from kakeya.verifying.verifier import Bank
+from kakeya.wire import bulk
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
-from kakeya.wire.tensor import WireArray, decode, encode
+from kakeya.wire.tensor import TensorView, WireArray, decode, viewed
 
 log = structlog.get_logger(__name__)
 
-Fed = TypeVar("Fed", pb.SeedContextRequest, pb.ExtendContextRequest)
+# Read without a copy where the channels have a reader for it (wire/bulk).
+Restored = pb.RestoreResponse | bulk.RestoreResponse
 
 
 class DflashStub(Protocol):
     """DFlashProposerServiceStub, the node's own service, or what stands in for it in tests."""
 
-    async def Restore(self, message: pb.RestoreRequest) -> pb.RestoreResponse: ...  # noqa: N802
+    async def Restore(self, message: pb.RestoreRequest) -> Restored: ...  # noqa: N802
     async def SeedContext(  # noqa: N802
-        self, message: pb.SeedContextRequest
+        self, message: bulk.SeedContextRequest
     ) -> pb.SeedContextResponse: ...
     async def DraftBlock(  # noqa: N802
         self, message: pb.DraftBlockRequest
     ) -> pb.DraftBlockResponse: ...
     async def ExtendContext(  # noqa: N802
-        self, message: pb.ExtendContextRequest
+        self, message: bulk.ExtendContextRequest
     ) -> pb.ExtendContextResponse: ...
     async def CloseSession(  # noqa: N802
         self, message: pb.DFlashProposerServiceCloseSessionRequest
@@ -109,25 +112,39 @@ class RemoteSession:
     async def feed(self, rows: Aux) -> None:
         """Send the rows of the positions behind context_len: SeedContext first, then ExtendContext.
 
-        While not `is_certain` the rows must be those up to `unconfirmed_end`, as before.
+        While not `is_certain` the rows must be those up to `unconfirmed_end`, as before.  They are
+        sent from their own memory, which stays as it is.
         """
         first, end = self.context_len, self.context_len + len(rows[0])
         assert self._unconfirmed in (None, end)
-        self._unconfirmed = end
+        is_repeat, self._unconfirmed = self._unconfirmed is not None, end
+        aux = [viewed(WireArray(self._dtype, layer[None])) for layer in rows]
         asked_at_s = trio.current_time()
         with as_draft_failures(within_s=self._limits.seed_s):
             if self._is_seeded:
-                request = self._rows(pb.ExtendContextRequest(session_id=self._id), rows, first)
-                extended = await self._stub.ExtendContext(request)
-                confirmed = extended.context_len
+                confirmed = await self._extended(aux, first, end)
+            elif is_repeat:
+                # B may have been seeded by it: then it says so, and takes the rows as known ones.
+                try:
+                    confirmed = await self._seeded(aux, end)
+                except RpcFailedError as error:
+                    if status_name(error) != "FAILED_PRECONDITION":
+                        raise
+                    confirmed = await self._extended(aux, first, end)
             else:
-                seeding = self._rows(pb.SeedContextRequest(session_id=self._id), rows, first)
-                seeded = await self._stub.SeedContext(seeding)
-                confirmed = seeded.context_len
+                confirmed = await self._seeded(aux, end)
         if confirmed != end:
             raise DraftFailedError("malformed", f"context_len is {confirmed}, sent up to {end}")
         self.context_len, self._unconfirmed, self._is_seeded = end, None, True
         self.least_trip_s = min(self.least_trip_s, trio.current_time() - asked_at_s)
+
+    async def _seeded(self, aux: list[TensorView], end: int) -> int:
+        request = bulk.SeedContextRequest(self._id, aux, range(end))
+        return (await self._stub.SeedContext(request)).context_len
+
+    async def _extended(self, aux: list[TensorView], first: int, end: int) -> int:
+        request = bulk.ExtendContextRequest(self._id, aux, range(first, end))
+        return (await self._stub.ExtendContext(request)).context_len
 
     @property
     def unconfirmed_end(self) -> int | None:
@@ -190,11 +207,6 @@ class RemoteSession:
                 pb.DFlashProposerServiceCloseSessionRequest(session_id=self._id)
             )
 
-    def _rows(self, request: Fed, rows: Aux, first: int) -> Fed:
-        request.aux.extend(encode(WireArray(self._dtype, layer[None])) for layer in rows)
-        request.positions.extend(range(first, first + len(rows[0])))
-        return request
-
 
 @asynccontextmanager
 async def remote_session(
@@ -221,7 +233,7 @@ def _not_worth_more_than_a_line(place: Place) -> Iterator[None]:
         log.debug("a session could not be closed", node_id=place.node_id, why=error.why[:200])
 
 
-def _banks(response: pb.RestoreResponse) -> tuple[Bank, ...]:
+def _banks(response: Restored) -> tuple[Bank, ...]:
     banks = []
     try:
         for each in response.restored:

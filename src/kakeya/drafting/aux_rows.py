@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from kakeya.config.wire import WireLimits
 from kakeya.drafting.drafter import DrafterShape
 from kakeya.errors import demand
-from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
-from kakeya.wire.tensor import Expected, WireArray, decode
+from kakeya.wire.tensor import AnyTensor, Expected, WireArray, decode
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -21,7 +20,7 @@ class AuxRows:
 
     def __init__(
         self,
-        tensors: Sequence[pb.Tensor],
+        tensors: Sequence[AnyTensor],
         num_rows: int,
         *,
         shape: DrafterShape,

@@ -22,12 +22,18 @@ from kakeya.drafting.session_states import (
 )
 from kakeya.drafting.sessions import Session, Sessions
 from kakeya.errors import Refused, demand
+from kakeya.wire import bulk
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from kakeya.wire.pb.kakeya.v1.distributed_grpc import DFlashProposerServiceServicer
-from kakeya.wire.tensor import check_positions, encode
+from kakeya.wire.tensor import check_positions, viewed
 
 if TYPE_CHECKING:
     from kakeya.rpc.endpoint import Call
+
+
+# Read without a copy where the endpoint has a reader for them (wire/bulk).
+SeedRequest = pb.SeedContextRequest | bulk.SeedContextRequest
+ExtendRequest = pb.ExtendContextRequest | bulk.ExtendContextRequest
 
 
 class DflashService(DFlashProposerServiceServicer):
@@ -53,15 +59,13 @@ class DflashService(DFlashProposerServiceServicer):
 
     async def Restore(  # type: ignore[override]  # noqa: N802 - the contract's name
         self, message: pb.RestoreRequest, request: Call | None = None
-    ) -> pb.RestoreResponse:
+    ) -> bulk.RestoreResponse:
         banks = await self._restored(message, peer_of(request))
-        response = pb.RestoreResponse(prompt_len=banks.prompt_len, evicted_positions=banks.evicted)
-        for bank in banks.layers:
-            await self._device.run(_add_bank, response, bank)
-        return response
+        layers = [await self._device.run(_layer_of, bank) for bank in banks.layers]
+        return bulk.RestoreResponse(layers, banks.evicted, banks.prompt_len)
 
     async def SeedContext(  # type: ignore[override]  # noqa: N802
-        self, message: pb.SeedContextRequest, request: Call | None = None
+        self, message: SeedRequest, request: Call | None = None
     ) -> pb.SeedContextResponse:
         session = self._sessions.get(message.session_id, peer_of(request))
         aux, first, end = self._aux(message, session)
@@ -82,7 +86,7 @@ class DflashService(DFlashProposerServiceServicer):
         )
 
     async def ExtendContext(  # type: ignore[override]  # noqa: N802
-        self, message: pb.ExtendContextRequest, request: Call | None = None
+        self, message: ExtendRequest, request: Call | None = None
     ) -> pb.ExtendContextResponse:
         session = self._sessions.get(message.session_id, peer_of(request))
         aux, first, end = self._aux(message, session)
@@ -140,7 +144,7 @@ class DflashService(DFlashProposerServiceServicer):
         raise Refused("NOT_FOUND", f"no drafter {asked} here; served: {served}")
 
     def _aux(
-        self, message: pb.SeedContextRequest | pb.ExtendContextRequest, session: Session
+        self, message: SeedRequest | ExtendRequest, session: Session
     ) -> tuple[AuxRows, int, int]:
         """The rows of a request, their first position, and the one behind the last."""
         positions, shape = message.positions, session.drafter.shape
@@ -173,10 +177,8 @@ def peer_of(call: Call | None) -> str:
     return f"name {call.principal}" if call.principal else f"connection {call.peer_address}"
 
 
-def _add_bank(response: pb.RestoreResponse, bank: LayerBank) -> None:
-    layer = response.restored.add(layer=bank.layer)
-    layer.k.CopyFrom(encode(bank.k))
-    layer.v.CopyFrom(encode(bank.v))
+def _layer_of(bank: LayerBank) -> bulk.LayerKV:
+    return bulk.LayerKV(bank.layer, viewed(bank.k), viewed(bank.v))
 
 
 __all__ = ["DflashService", "peer_of", "restore_of"]

@@ -18,7 +18,7 @@ from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.fleet.store import Store
 from kakeya.http.server import HttpServer
-from kakeya.node.chores import load_verifier, measure_drafting
+from kakeya.node.chores import load_drafters, load_verifier, measure_drafting
 from kakeya.node.door import app_of, open_door
 from kakeya.node.gauges import measure_lag, pulled
 from kakeya.node.identity import tls_files
@@ -87,9 +87,12 @@ async def run_node(
         for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
             await services.start(device.serve)
         await services.start(parts.channels.serve)
+        await services.start(parts.catalog.serve)
+        await services.start(parts.keeper.serve)
         parts.fleet.listens_on(server.host, server.port)
         services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
         services.start_soon(load_verifier, parts)
+        services.start_soon(load_drafters, parts)
         lag = partial(measure_lag, parts.metrics, settings.node.lag_every_s)
         services.start_soon(supervise, "loop lag", lag, _restarts(settings))
         services.start_soon(measure_drafting, parts)
