@@ -19,6 +19,7 @@ from kakeya.http.asked import Asked, chat_asked, text_asked
 from kakeya.http.errors import UnknownModel
 from kakeya.http.fields import body_of
 from kakeya.http.messages import Answer, Outlet, Request, json_answer
+from kakeya.http.page import page_answer
 from kakeya.http.shapes import Label
 from kakeya.metrics import Metrics
 
@@ -74,6 +75,11 @@ def routes_of(door: Door) -> Mapping[tuple[str, str], Route]:
     async def fleet(request: Request, outlet: Outlet) -> Answer:
         return json_answer(200, door.overview.as_json(), (("cache-control", "no-store"),))
 
+    page_of_people = page_answer()
+
+    async def page(request: Request, outlet: Outlet) -> Answer:
+        return page_of_people
+
     return {
         ("GET", MODELS): models,
         ("GET", MODELS + "/*"): model,
@@ -83,6 +89,7 @@ def routes_of(door: Door) -> Mapping[tuple[str, str], Route]:
         ("GET", "/ready"): ready,
         ("GET", "/metrics"): metrics,
         ("GET", "/fleet.json"): fleet,
+        ("GET", "/"): page,
     }
 
 
