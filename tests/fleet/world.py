@@ -24,6 +24,7 @@ from kakeya.fleet.service import admits, fleet_metadata
 from kakeya.fleet.store import MemoryStore
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from tests.fleet.cards import NOW
+from tests.sim.determinism import seeded_schedule
 
 NGRAM = Model("ngram", 2, "none", 0.0)
 
@@ -76,9 +77,10 @@ class World:
     async def open(
         *, seed: int, limits: FleetLimits | None = None, latency_s: float = 0.02
     ) -> AsyncIterator[World]:
-        async with trio.open_nursery() as nursery:
-            yield World(nursery, seed=seed, limits=limits or FleetLimits(), latency_s=latency_s)
-            nursery.cancel_scope.cancel()
+        with seeded_schedule(seed):
+            async with trio.open_nursery() as nursery:
+                yield World(nursery, seed=seed, limits=limits or FleetLimits(), latency_s=latency_s)
+                nursery.cancel_scope.cancel()
 
     def wall_of(self, name: str) -> Callable[[], float]:
         return lambda: NOW + trio.current_time() + self.offsets_s.get(name, 0.0)

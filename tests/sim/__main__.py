@@ -9,9 +9,8 @@ import argparse
 import sys
 import time
 
-import trio.testing
-
 from kakeya import logs
+from tests.sim.determinism import simulate
 from tests.sim.storm import storm
 
 
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> int:
 def holds(seed: int) -> bool:
     """Run one seed; says what broke, and how to see it again."""
     try:
-        trio.run(storm, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+        simulate(storm, seed, seed=seed)
     except (AssertionError, ExceptionGroup) as error:
         first: BaseException = error
         while isinstance(first, BaseExceptionGroup):
