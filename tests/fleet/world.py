@@ -18,6 +18,7 @@ from kakeya.fleet.address import kind_of
 from kakeya.fleet.calls import CallFailed, View
 from kakeya.fleet.card import Model
 from kakeya.fleet.discovery import Route
+from kakeya.fleet.frames import split
 from kakeya.fleet.gossip import Surroundings
 from kakeya.fleet.membership import Fleet, FleetSettings, build_fleet
 from kakeya.fleet.service import admits, fleet_metadata
@@ -48,6 +49,12 @@ class Member:
     address: str
     scope: trio.CancelScope
     stopped: trio.Event = field(default_factory=trio.Event)
+    # The frames of every card it has sent in this life.
+    issued: set[bytes] = field(default_factory=set)
+
+    def sends(self, view: bytes) -> None:
+        """Note the card a view begins with: a node's own comes first."""
+        self.issued.update(split(view, max_cards=1).frames)
 
 
 class World:
@@ -182,6 +189,19 @@ class World:
         truth = {self.fleet(n).node_id: self.members[n].address for n in names}
         return all(self.sees(name) == truth for name in names)
 
+    def is_current(self, *names: str) -> bool:
+        """Whether all cards that these nodes hold of one another are of their present lives.
+
+        A card of an earlier life at the same address looks the same, but lapses before long.
+        """
+        owners = {self.fleet(n).node_id: self.members[n] for n in names}
+        return all(
+            card.frame in owners[card.node_id].issued
+            for name in names
+            for card in self.fleet(name).snapshot()[1:]
+            if card.node_id in owners
+        )
+
     async def time_until(self, holds: Callable[[], bool], *, limit_s: float) -> float:
         """Seconds until `holds`, looked at each tenth; fails at the limit."""
         start_s = trio.current_time()
@@ -231,8 +251,10 @@ class Links:
 
     async def _call(self, address: str, method: str, message: object) -> bytes:
         self.world.dialled.append((self.caller, address, method))
-        member = await self.world.carry(self.caller, address)
         caller = self.world.members.get(self.caller)
+        if caller is not None and isinstance(message, View):
+            caller.sends(message.content)
+        member = await self.world.carry(self.caller, address)
         call = SeenCall(
             "kakeya.v1.CapabilityService",
             method,
@@ -244,6 +266,7 @@ class Links:
             answer = await getattr(member.fleet.servicer(), method)(message, call)
         except Refused as refused:
             raise CallFailed(refused.status, refused.why) from None
+        member.sends(answer.content)
         await self.world.carry_back(self.caller, member)
         return answer.content
 

@@ -58,6 +58,18 @@ def demand_invariants(world: World, held: dict[tuple[str, int, str], float]) -> 
             held[key] = card.announced_at_unix
 
 
+async def man_a_seed(world: World) -> None:
+    """Have a node at one of the addresses that all were given: the bound on agreement needs it.
+
+    Where nobody lives at any of them, only remembered addresses bring nodes together, some day.
+    """
+    places = [f"{name}:50051" for name in SEEDS]
+    if not any(place in world.at for place in places):
+        if SEEDS[0] in world.members:
+            await world.kill(SEEDS[0])
+        await world.start(SEEDS[0], seeds=SEEDS, address=places[0])
+
+
 async def storm(seed: int) -> None:
     """One fleet, one storm, one calm.  Raises AssertionError; run it on an autojumping clock."""
     rng = random.Random(f"{seed}/storm")
@@ -73,12 +85,17 @@ async def storm(seed: int) -> None:
         world.hung.clear()
         world.loss = 0.0
         world.offsets_s = {name: rng.uniform(-1, 1) for name in NAMES}
+        await man_a_seed(world)
         for name in NAMES:
             if name not in world.members:
                 await world.start(name, seeds=SEEDS)
         # Stamps may still lie as far ahead as the clocks did, and calls under way run out first.
         limit_s = 2 * math.log2(len(NAMES)) + 6 + 3 + 2
-        await world.time_until(lambda: world.is_whole(*NAMES), limit_s=limit_s)
+        # A card of an earlier life at the same address looks right but may lapse at once, a
+        # moment before the card of the present life comes: that is no agreement yet.
+        await world.time_until(
+            lambda: world.is_whole(*NAMES) and world.is_current(*NAMES), limit_s=limit_s
+        )
         for _ in range(20):
             await trio.sleep(1)
             assert world.is_whole(*NAMES)
