@@ -11,12 +11,14 @@ import structlog
 
 from tests.sim.trace import Trace
 
+# The node on whose behalf the current task runs.
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="-")
 # What a line says of time or place in this process, or of exceptions' own words.
 LEFT_OUT = ("exc_info", "event")
 
 
 @contextmanager
-def recorded(trace: Trace, who: contextvars.ContextVar[str]) -> Iterator[None]:
+def recorded(trace: Trace) -> Iterator[None]:
     """Send every log line inside the block to `trace` and nowhere else."""
     before = structlog.get_config()
 

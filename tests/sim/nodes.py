@@ -5,7 +5,6 @@ Everything runs but sockets and threads: HTTP/2, gRPC, gossip, drafting, decodin
 
 from __future__ import annotations
 
-import contextvars
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from kakeya.node.run import RunningNode, run_node
 from kakeya.rpc.channel import Channels
 from tests.fleet.world import quick
 from tests.sim.determinism import seeded_schedule
-from tests.sim.logs import recorded
+from tests.sim.logs import recorded, who
 from tests.sim.network import MemoryDialer, Network
 from tests.sim.seams import Clock, Disk, SimDevice, sim_seams
 from tests.sim.trace import Trace
@@ -29,8 +28,6 @@ from tests.sim.trace import Trace
 PORT = 50051
 # The machine that people sit at: it runs no node.
 DESK = "desk"
-
-who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="-")
 
 
 @dataclass(eq=False)
@@ -81,7 +78,7 @@ class NodeWorld:
         with seeded_schedule(seed):
             async with trio.open_nursery() as nursery:
                 world = NodeWorld(nursery, seed=seed, settings=settings or quick_settings())
-                with recorded(world.trace, who):
+                with recorded(world.trace):
                     await nursery.start(world.channels.serve)
                     yield world
                     nursery.cancel_scope.cancel()
