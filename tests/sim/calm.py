@@ -33,12 +33,13 @@ def bound_s(plan: Plan) -> float:
 def legacy_s(plan: Plan) -> float:
     """What some faults may still cost after they are over.
 
-    A clock that leapt ahead leaves stamps that a slower one does not believe before it gets there;
-    a second node with one's id is outbid once a lifetime (F-09).
+    A rogue ends without a word.  A clock that leapt ahead leaves stamps that a slower one does not
+    believe before it gets there; a second node with one's id is outbid once a lifetime (F-09).
     """
     kinds = {fault.kind for fault in plan.faults}
     return max(
         2 * TTL_S if kinds & {"twin"} else 0.0,
+        TTL_S + 2 * SKEW_S if kinds & {"rogue"} else 0.0,
         30.0 + 2 * SKEW_S if kinds & {"leap", "forge"} else 0.0,
     )
 

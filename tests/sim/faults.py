@@ -284,7 +284,70 @@ def kinds_of(level: Level) -> dict[str, Kind]:
     return FLEET_KINDS if level == "fleet" else {**FLEET_KINDS, **NODE_KINDS}
 
 
-NODE_KINDS: dict[str, Kind] = {}
+# ---- whole nodes only
+
+
+async def vanish(play: Any, fault: Fault) -> bool:
+    """Power fails: nobody is told, connections stay open at the other end."""
+    num_up = sum(play.runs(name) for name in play.plan.names)
+    if not play.runs(fault.on) or num_up <= 2:
+        return False
+    await play.vanish(fault.on)
+    return True
+
+
+METHODS = ("ProposeBlock", "ExchangeCapabilities", "GetNodeCapability", "Generate")
+
+
+async def kill_within(play: Any, fault: Fault) -> bool:
+    if not play.runs(fault.on):
+        return False
+    play.kill_within(fault.on, METHODS[int(fault.value)])
+    return True
+
+
+async def break_off(play: Any, fault: Fault) -> bool:
+    play.break_off(fault.on, fault.to, int(fault.value))
+    return True
+
+
+async def strain_verifying(play: Any, fault: Fault) -> bool:
+    if not play.runs(fault.on) or not play.is_settled(fault.on):
+        return False
+    play.strain(fault.on, "verifying", fault.value)
+    return True
+
+
+async def strain_drafting(play: Any, fault: Fault) -> bool:
+    if not play.runs(fault.on) or not play.is_settled(fault.on):
+        return False
+    play.strain(fault.on, "drafting", fault.value)
+    return True
+
+
+async def rogue(play: Any, fault: Fault) -> bool:
+    started: bool = await play.start_rogue(int(fault.value))
+    return started
+
+
+def with_desk(rng: random.Random, names: tuple[str, ...]) -> dict[str, Any]:
+    """Two ends of a connection; one of them may be where the texts are read."""
+    a, b = rng.sample((*names, "desk"), 2)
+    return {"on": a, "to": b}
+
+
+NODE_KINDS: dict[str, Kind] = {
+    "vanish": Kind(3, one, vanish),
+    "kill_within": Kind(4, with_value((0.0, 0.0, 1.0, 2.0, 3.0)), kill_within),
+    "break_off": Kind(
+        6,
+        lambda rng, names: {**with_desk(rng, names), "value": float(rng.randrange(2000))},
+        break_off,
+    ),
+    "strain_verifying": Kind(3, with_value((0.0, 0.2, 1.0, 1.0, 10.0)), strain_verifying),
+    "strain_drafting": Kind(4, with_value((0.0, 1.0, 30.0, 300.0)), strain_drafting),
+    "rogue": Kind(5, with_value(tuple(map(float, range(9)))), rogue),
+}
 
 
 def draw_faults(

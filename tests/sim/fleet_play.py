@@ -56,6 +56,9 @@ class FleetPlay:
     def wall(self, name: str) -> float:
         return self.world.wall_of(name)()
 
+    def look(self) -> None:
+        """There is nothing but the fleet here, and the oracle looks at that."""
+
     def address(self, name: str) -> str:
         return self.world.members[name].address
 

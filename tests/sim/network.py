@@ -214,6 +214,8 @@ class Pipe:
         self.num_bytes = 0
         # The reader has closed; nothing goes through any more.
         self.is_shut = False
+        # The reader died with its kernel; the next one knows nothing of the connection.
+        self.is_orphan = False
         self.is_lost = False
         self._pieces: deque[tuple[float, object]] = deque()
         self._last_s = 0.0
@@ -224,6 +226,12 @@ class Pipe:
     @property
     def is_blocked(self) -> bool:
         return self.is_lost or self.network.blocks(self.from_name, self.to_name)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether whoever is at the other end answers what is sent now by a reset."""
+        is_back = self.is_orphan and self.network.machines[self.to_name].is_up
+        return (self.is_shut or is_back) and not self.is_blocked
 
     def wake(self) -> None:
         self._woken.set()
@@ -292,7 +300,7 @@ class MemoryStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
-        if self.outgoing.is_shut and not self.outgoing.is_blocked:
+        if self.outgoing.is_refused:
             self._is_broken = True
         self._demand_open()
         piece = bytes(data)
@@ -350,6 +358,8 @@ class MemoryStream(trio.abc.Stream):
         self.incoming.clear()
         if says_so:
             self.outgoing.put(RESET, 0)
+        else:
+            self.incoming.is_orphan = True
 
 
 @dataclass

@@ -10,13 +10,16 @@ from typing import Any
 import trio
 
 from tests.fleet.world import World
-from tests.sim.calm import calm
+from tests.sim.calm import calm, mend
 from tests.sim.determinism import simulate
 from tests.sim.faults import kinds_of
 from tests.sim.fleet_play import Disk, FleetPlay, limits_of_play
+from tests.sim.last import demand_ended_well, last_texts, stop_all
 from tests.sim.logs import recorded
+from tests.sim.nodes import NodeWorld
+from tests.sim.nodes_play import NodesPlay, settings_of_play
 from tests.sim.oracle import Oracle
-from tests.sim.plan import Fault, Plan
+from tests.sim.plan import Fault, Plan, Text
 from tests.sim.trace import Trace
 from tests.sim.violation import Violation, first_of
 
@@ -87,7 +90,30 @@ async def run_fleet(plan: Plan, running: Running) -> None:
 
 
 async def run_nodes(plan: Plan, running: Running) -> None:
-    raise NotImplementedError
+    async with (
+        NodeWorld.open(seed=plan.seed, settings=settings_of_play(), trace=running.trace) as world,
+        trio.open_nursery() as nursery,
+    ):
+        world.blur = plan.blur
+        play = NodesPlay(world, plan, nursery)
+        oracle = Oracle(play)
+        for name in plan.names:
+            await play.start(name, port=50051, wipes=False)
+        async with trio.open_nursery() as readers:
+            for text in plan.texts:
+                readers.start_soon(read_at, play, text)
+            await storm(play, oracle, running)
+            await mend(play)
+        demand_ended_well(play)
+        await calm(play, oracle)
+        await last_texts(play)
+        await stop_all(play)
+        running.virtual_s = trio.current_time()
+
+
+async def read_at(play: NodesPlay, text: Text) -> None:
+    await trio.sleep_until(text.at_s)
+    await play.text(text)
 
 
 async def storm(play: Any, oracle: Oracle, running: Running) -> None:
@@ -96,6 +122,7 @@ async def storm(play: Any, oracle: Oracle, running: Running) -> None:
         await trio.sleep_until(fault.at_s)
         await strike(play, fault, running)
         oracle.look()
+        play.look()
     await trio.sleep_until(play.plan.storm_s)
     oracle.look()
 

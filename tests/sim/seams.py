@@ -99,6 +99,7 @@ def sim_seams(
     network: Network,
     name: str,
     *,
+    machine: str,
     seed: int,
     boot: int,
     clock: Clock,
@@ -107,7 +108,7 @@ def sim_seams(
     blur: float,
 ) -> Seams:
     """The world as one life of a node sees it; the devices it makes are put into `devices`."""
-    machine = network.machine(name)
+    host = network.machine(machine)
 
     def rng(purpose: str) -> random.Random:
         return random.Random(f"{seed}/{purpose}/{name}/{boot}")
@@ -117,15 +118,15 @@ def sim_seams(
         devices[purpose] = SimDevice(rng=rng(purpose), job_s=job_s)
         return devices[purpose]
 
-    async def listen(host: str, port: int) -> list[MemoryListener]:
+    async def listen(bound: str, port: int) -> list[MemoryListener]:
         await trio.lowlevel.checkpoint()
-        return [bind(network, name, host, port)]
+        return [bind(network, machine, bound, port)]
 
-    async def route(host: str, port: int) -> str:
+    async def route(to_host: str, port: int) -> str:
         await trio.lowlevel.checkpoint()
-        if machine.knows_no_names:
+        if host.knows_no_names:
             return ""
-        return "127.0.0.1" if kind_of(host) == "loopback" else min(machine.hosts)
+        return "127.0.0.1" if kind_of(to_host) == "loopback" else min(host.hosts)
 
     def load_model(settings: Settings, progress: Callable[[str, float], None]) -> ServedModel:
         return ServedModel(SimVerifier(blur=blur), SimTokenizer())  # type: ignore[arg-type]
@@ -133,7 +134,7 @@ def sim_seams(
     return Seams(
         wall=clock,
         rng=rng,
-        dialer=MemoryDialer(network, name),
+        dialer=MemoryDialer(network, machine),
         listen=listen,  # type: ignore[arg-type]
         route=route,
         store=DiskStore(disk, disk.life),

@@ -15,3 +15,9 @@ from tests.sim.run import run_plan
 def test_a_fleet_survives_a_storm(seed):
     outcome = run_plan(draw_plan(seed, level="fleet"))
     assert outcome.held, f"{outcome.rule}: {outcome.why}; repeat: just sim {seed} --level fleet"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whole_nodes_survive_a_storm(seed):
+    outcome = run_plan(draw_plan(seed, level="nodes"))
+    assert outcome.held, f"{outcome.rule}: {outcome.why}; repeat: just sim {seed} --level nodes"

@@ -76,10 +76,11 @@ def test_a_violation_names_its_rule_and_a_crash_its_error():
     assert run_plan(plan).rule == "crash"
 
 
-def test_two_runs_of_a_seed_are_one_in_every_line():
-    plan = draw_plan(3, level="fleet", storm_s=8)
+@pytest.mark.parametrize("level", ["fleet", "nodes"])
+def test_two_runs_of_a_seed_are_one_in_every_line(level):
+    plan = draw_plan(3, level=level, storm_s=8)
     outcome = run_plan(plan)
     assert outcome.held, outcome.why
     assert differs(plan, outcome) == ""
-    other = run_plan(draw_plan(4, level="fleet", storm_s=8))
+    other = run_plan(draw_plan(4, level=level, storm_s=8))
     assert "differ" in differs(plan, other)
