@@ -38,6 +38,8 @@ async def last_texts(play: NodesPlay) -> None:
     for name in play.plan.verifiers:
         if name not in names:
             continue
+        # A new command has a new connection: the old one may lead to a host that lost its power.
+        play.world.channels.drop(play.address(name))
         for text in (
             Text(0.0, name, prompt=3, max_tokens=24),
             Text(0.0, name, prompt=4, max_tokens=24, window=16),

@@ -7,7 +7,7 @@ cut link is silent until it heals.  Reordering is what happens between connectio
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -67,6 +67,7 @@ class Network:
         self.watches: list[tuple[bytes, str, Callable[[], None]]] = []
         # Connections to end after so many bytes more: (from, to) by names of machines.
         self.breaks: dict[tuple[str, str], int] = {}
+        self.dialled: Counter[tuple[str, str]] = Counter()  # by machine and address
         self._rng = rng
         self._trace = trace
         self._changed = trio.Event()
@@ -143,6 +144,7 @@ class Network:
 
     async def dial(self, from_name: str, address: str) -> MemoryStream:
         """A stream to HOST:PORT.  Raises OSError; waits for ever where packets are dropped."""
+        self.dialled[from_name, address] += 1
         host, _, port = address.rpartition(":")
         here = self.machines[from_name]
         if here.knows_no_names:
