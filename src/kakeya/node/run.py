@@ -25,7 +25,7 @@ from kakeya.node.identity import tls_files
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
 from kakeya.node.seams import Seams
-from kakeya.rpc.listener import Server, open_server
+from kakeya.rpc.listener import Server
 from kakeya.rpc.security import listening_tls
 from kakeya.supervision import RestartPolicy, supervise
 
@@ -34,10 +34,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, slots=True)
 class RunningNode:
-    """A node that listens: its names, and the handle to end it."""
+    """A node that listens: its names, what it is made of, and the handle to end it."""
 
     node_id: str
     grpc_address: str
+    parts: Parts
     http_address: str = ""
     phase: Phase = Phase.STARTING
     was_interrupted: bool = False
@@ -79,9 +80,10 @@ async def run_node(
     parts = build_parts(settings, seams, drafters)
     parts.metrics.pull_from(partial(pulled, parts))
     tls = listening_tls(tls_files(settings))
-    server = await open_server(settings.host, settings.port, limits=settings.rpc, tls=tls)
+    listeners = await seams.listen(settings.host, settings.port)
+    server = Server(settings.host, listeners, limits=settings.rpc, tls=tls)
     door = await _door_beside(server, settings)
-    running = RunningNode(parts.fleet.node_id, server.address, door.address if door else "")
+    running = RunningNode(parts.fleet.node_id, server.address, parts, door.address if door else "")
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
         for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
