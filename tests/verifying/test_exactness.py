@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kakeya.verifying.exactness_torch import GUARD_BOUNDS, Exactness, measure_exactness
+from kakeya.verifying.exactness import GUARD_BOUNDS, Exactness, measure_exactness
 from kakeya.verifying.matmul_torch import LeftMatrix, PackedMatrix, prepare
 from tests.spec_tables import table
 from tests.verifying.checkpoints import full_plan, load, write_checkpoint

@@ -18,7 +18,14 @@ from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.config_fields import shortened
 from kakeya.verifying.model_config import ModelConfig, read_config
-from kakeya.verifying.weight_names import stored_prefix, weight_shapes
+from kakeya.verifying.weight_names import (
+    QUANTIZED_BITS,
+    Quantized,
+    packing,
+    part_name,
+    stored_prefix,
+    weight_shapes,
+)
 
 WEIGHT_DTYPES = ("F32", "F16", "BF16")
 
@@ -28,12 +35,14 @@ class Checkpoint:
     """A folder whose config and weight headers agree.
 
     Names of weights are weight_shapes's.  files: name → file.  stored: name → name in that file.
+    quantized: the matrices in MLX's quantised layout.
     """
 
     config: ModelConfig
     files: Mapping[str, Path]
     dtypes: Mapping[str, str]
     stored: Mapping[str, str]
+    quantized: Mapping[str, Quantized]
 
 
 def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
@@ -48,9 +57,11 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
     if (folder / "generation_config.json").is_file():
         generation = _read_json(folder / "generation_config.json", limits)
     config = read_config(raw, generation)
+    # Before any file of weights is opened: a config may promise what nobody stored.
+    least_bits = 16 if raw.get("quantization") is None else min(QUANTIZED_BITS)
     num_params = sum(_size(shape) for shape in weight_shapes(config).values())
     demand(
-        2 * num_params <= limits.max_weight_bytes,
+        num_params * least_bits // 8 <= limits.max_weight_bytes,
         "RESOURCE_EXHAUSTED",
         f"the model has {num_params} parameters, the limit is {limits.max_weight_bytes} bytes",
     )
@@ -59,8 +70,10 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
     stored = {name: name.replace("model.", prefix, 1) for name in weight_shapes(config)}
     for name in stored.values():
         demand(name in found, "INVALID_ARGUMENT", f"the weight {name} is missing")
+    headers = _read_headers(found, stored)
+    dtypes, quantized = _check_headers(config, stored, headers)
     files = {name: found[stored[name]] for name in stored}
-    return Checkpoint(config, files, _check_headers(config, files, stored), stored)
+    return Checkpoint(config, files, dtypes, stored, quantized)
 
 
 def _weight_files(folder: Path, limits: VerifyingLimits) -> dict[str, Path]:
@@ -102,30 +115,55 @@ def _names_in(path: Path) -> list[str]:
         raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
 
 
-def _check_headers(
-    config: ModelConfig, files: Mapping[str, Path], stored: Mapping[str, str]
-) -> dict[str, str]:
-    """The stored dtype of every weight, after names and shapes were found as the config says."""
-    wanted = weight_shapes(config)
-    dtypes: dict[str, str] = {}
-    for path in sorted(set(files.values())):
-        names = [name for name in wanted if files[name] == path]
+def _read_headers(
+    found: Mapping[str, Path], stored: Mapping[str, str]
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of every weight wanted and of a quantised one's parts, by stored name."""
+    names = set(stored.values())
+    for name in stored.values():
+        names |= {part_name(name, part) for part in ("scales", "biases")} & set(found)
+    headers = {}
+    for path in sorted({found[name] for name in names}):
         try:
             with safe_open(path, framework="np") as opened:
                 held = set(opened.keys())
-                for name in names:
+                for name in sorted(name for name in names if found[name] == path):
                     demand(
-                        stored[name] in held,
+                        name in held,
                         "INVALID_ARGUMENT",
-                        f"the weight {stored[name]} is missing from {path.name}",
+                        f"the weight {name} is missing from {path.name}",
                     )
-                    part = opened.get_slice(stored[name])
-                    dtypes[name] = _checked_dtype(
-                        stored[name], tuple(part.get_shape()), str(part.get_dtype()), wanted[name]
-                    )
+                    part = opened.get_slice(name)
+                    headers[name] = tuple(part.get_shape()), str(part.get_dtype())
         except SafetensorError as error:
             raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
-    return dtypes
+    return headers
+
+
+def _check_headers(
+    config: ModelConfig,
+    stored: Mapping[str, str],
+    headers: Mapping[str, tuple[tuple[int, ...], str]],
+) -> tuple[dict[str, str], dict[str, Quantized]]:
+    """The dtype of every weight, and how the quantised ones are packed."""
+    dtypes, quantized = {}, {}
+    for name, wanted in weight_shapes(config).items():
+        shape, dtype = headers[stored[name]]
+        scales = part_name(stored[name], "scales")
+        if scales not in headers:
+            dtypes[name] = _checked_dtype(stored[name], shape, dtype, wanted)
+            continue
+        biases = part_name(stored[name], "biases")
+        demand(biases in headers, "UNIMPLEMENTED", f"the weight {biases} is missing")
+        demand(
+            dtype == "U32",
+            "UNIMPLEMENTED",
+            f"the weight {stored[name]} has scales and dtype {dtype}, supported is U32",
+        )
+        quantized[name] = packing(stored[name], wanted, shape, headers[scales][0])
+        dtypes[name] = _checked_dtype(scales, *headers[scales], headers[scales][0])
+        _checked_dtype(biases, *headers[biases], headers[scales][0])
+    return dtypes, quantized
 
 
 def _checked_dtype(name: str, shape: tuple[int, ...], dtype: str, wanted: tuple[int, ...]) -> str:
