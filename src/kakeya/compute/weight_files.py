@@ -6,7 +6,7 @@ Reads the shard index and the headers of *.safetensors; knows no model and no te
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,14 @@ class FolderLimits:
 
     max_json_bytes: int
     max_shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a safetensors file says of one weight, before its values are read."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 def read_json(path: Path, limits: FolderLimits) -> Mapping[str, Any]:
@@ -91,37 +99,61 @@ def check_headers(
 ) -> dict[str, str]:
     """The stored dtype of every wanted weight, after names and shapes were found as wanted.
 
-    dtypes: the ones allowed, by the names safetensors has for them.
-
-    Raises Refused: INVALID_ARGUMENT (missing, another shape), UNIMPLEMENTED (a dtype we do not
-    read), DATA_LOSS.
+    dtypes: the ones allowed, by the names safetensors has for them.  Raises Refused as
+    read_headers and checked_dtype do.
     """
-    for name in wanted:
+    headers = read_headers(list(wanted), files)
+    return {
+        name: checked_dtype(name, headers[name], shape, dtypes) for name, shape in wanted.items()
+    }
+
+
+def read_headers(names: Sequence[str], files: Mapping[str, Path]) -> dict[str, Header]:
+    """Shape and dtype of every named weight.
+
+    Raises Refused: INVALID_ARGUMENT (missing), DATA_LOSS.
+    """
+    for name in names:
         demand(name in files, "INVALID_ARGUMENT", f"the weight {name} is missing")
-    found: dict[str, str] = {}
-    for path in sorted({files[name] for name in wanted}):
-        names = [name for name in wanted if files[name] == path]
+    found: dict[str, Header] = {}
+    for path in sorted({files[name] for name in names}):
         try:
             with safe_open(path, framework="np") as opened:
                 held = set(opened.keys())
-                for name in names:
+                for name in [name for name in names if files[name] == path]:
                     demand(
                         name in held,
                         "INVALID_ARGUMENT",
                         f"the weight {name} is missing from {path.name}",
                     )
                     part = opened.get_slice(name)
-                    found[name] = str(part.get_dtype())
-                    _check_shape(name, tuple(part.get_shape()), wanted[name])
-                    demand(
-                        found[name] in dtypes,
-                        "UNIMPLEMENTED",
-                        f"the weight {name} has dtype {found[name]}, "
-                        f"supported are {', '.join(dtypes)}",
-                    )
+                    found[name] = Header(tuple(part.get_shape()), str(part.get_dtype()))
         except SafetensorError as error:
             raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
     return found
+
+
+def checked_dtype(
+    name: str,
+    header: Header,
+    wanted: tuple[int, ...],
+    dtypes: tuple[str, ...] = WEIGHT_DTYPES,
+) -> str:
+    """The weight's stored dtype.
+
+    Raises Refused: INVALID_ARGUMENT (another shape), UNIMPLEMENTED (a dtype we do not read).
+    """
+    demand(
+        header.shape == wanted,
+        "INVALID_ARGUMENT",
+        f"the weight {name} has shape {list(header.shape)}, config.json says {list(wanted)}",
+    )
+    demand(
+        header.dtype in dtypes,
+        "UNIMPLEMENTED",
+        f"the weight {name} has dtype {header.dtype}, supported are {', '.join(dtypes)}",
+    )
+    return header.dtype
 
 
 def _names_in(path: Path) -> list[str]:
@@ -130,11 +162,3 @@ def _names_in(path: Path) -> list[str]:
             return list(opened.keys())
     except SafetensorError as error:
         raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
-
-
-def _check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    demand(
-        shape == wanted,
-        "INVALID_ARGUMENT",
-        f"the weight {name} has shape {list(shape)}, config.json says {list(wanted)}",
-    )

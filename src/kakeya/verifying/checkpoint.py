@@ -6,16 +6,30 @@ framework: the weights themselves are read by the twins, after every shape here 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kakeya.compute.weight_files import FolderLimits, check_headers, read_json, weight_files
+from kakeya.compute.weight_files import (
+    FolderLimits,
+    Header,
+    checked_dtype,
+    read_headers,
+    read_json,
+    weight_files,
+)
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.model_config import ModelConfig, read_config
-from kakeya.verifying.weight_names import stored_prefix, weight_shapes
+from kakeya.verifying.weight_names import (
+    QUANTIZED_BITS,
+    Quantized,
+    packing,
+    part_name,
+    stored_prefix,
+    weight_shapes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +37,14 @@ class Checkpoint:
     """A folder whose config and weight headers agree.
 
     Names of weights are weight_shapes's.  files: name → file.  stored: name → name in that file.
+    quantized: the matrices in MLX's quantised layout.
     """
 
     config: ModelConfig
     files: Mapping[str, Path]
     dtypes: Mapping[str, str]
     stored: Mapping[str, str]
+    quantized: Mapping[str, Quantized]
 
 
 def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
@@ -44,22 +60,51 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
     if (folder / "generation_config.json").is_file():
         generation = read_json(folder / "generation_config.json", sizes)
     config = read_config(raw, generation)
+    # Before any file of weights is opened: a config may promise what nobody stored.
+    least_bits = 16 if raw.get("quantization") is None else min(QUANTIZED_BITS)
     num_params = sum(_size(shape) for shape in weight_shapes(config).values())
     demand(
-        2 * num_params <= limits.max_weight_bytes,
+        num_params * least_bits // 8 <= limits.max_weight_bytes,
         "RESOURCE_EXHAUSTED",
         f"the model has {num_params} parameters, the limit is {limits.max_weight_bytes} bytes",
     )
     found = weight_files(folder, sizes)
-    prefix, shapes = stored_prefix(found), weight_shapes(config)
-    stored = {name: name.replace("model.", prefix, 1) for name in shapes}
-    dtypes = check_headers({stored[name]: shape for name, shape in shapes.items()}, found)
-    return Checkpoint(
-        config=config,
-        files={name: found[stored[name]] for name in stored},
-        dtypes={name: dtypes[stored[name]] for name in stored},
-        stored=stored,
-    )
+    prefix = stored_prefix(found)
+    stored = {name: name.replace("model.", prefix, 1) for name in weight_shapes(config)}
+    headers = read_headers(_with_parts(stored.values(), found), found)
+    dtypes, quantized = _check_headers(config, stored, headers)
+    files = {name: found[stored[name]] for name in stored}
+    return Checkpoint(config, files, dtypes, stored, quantized)
+
+
+def _with_parts(names: Iterable[str], found: Mapping[str, Path]) -> list[str]:
+    """The names, and those of a quantised weight's parts where it has them."""
+    parts = [part_name(name, part) for name in names for part in ("scales", "biases")]
+    return [*names, *(part for part in parts if part in found)]
+
+
+def _check_headers(
+    config: ModelConfig, stored: Mapping[str, str], headers: Mapping[str, Header]
+) -> tuple[dict[str, str], dict[str, Quantized]]:
+    """The dtype of every weight, and how the quantised ones are packed."""
+    dtypes, quantized = {}, {}
+    for name, wanted in weight_shapes(config).items():
+        header = headers[stored[name]]
+        scales, biases = (part_name(stored[name], part) for part in ("scales", "biases"))
+        if scales not in headers:
+            dtypes[name] = checked_dtype(stored[name], header, wanted)
+            continue
+        demand(biases in headers, "UNIMPLEMENTED", f"the weight {biases} is missing")
+        demand(
+            header.dtype == "U32",
+            "UNIMPLEMENTED",
+            f"the weight {stored[name]} has scales and dtype {header.dtype}, supported is U32",
+        )
+        of_scales = headers[scales]
+        quantized[name] = packing(stored[name], wanted, header.shape, of_scales.shape)
+        dtypes[name] = checked_dtype(scales, of_scales, of_scales.shape)
+        checked_dtype(biases, headers[biases], of_scales.shape)
+    return dtypes, quantized
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -61,6 +61,19 @@ class TorchKv:
             self._views[layer] = held
         return held
 
+    def same_from(self, other: TorchKv, first: int) -> bool:
+        """Whether the slots of the positions `other` holds from `first` on have the same bits.
+
+        This one may hold further positions; a ring (a sliding layer's) keeps those apart by its
+        slack, so the compared ones still lie where `other` has them.
+        """
+        slots = {
+            layer_type: torch.from_numpy(kind.slots_between(first, other.length))
+            for layer_type, kind in other.kinds.items()
+        }
+        pairs = zip(self.slabs, other.slabs, self.layer_types, strict=True)
+        return all(torch.equal(a[:, slots[t]], b[:, slots[t]]) for a, b, t in pairs)
+
 
 def write(slab: Tensor, rows: Tensor, placement: Placement) -> None:
     """Copy rows [2 * num_kv_heads, T, head_dim] into their slots."""

@@ -10,7 +10,7 @@ from kakeya.compute.threads import usable_cores
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.checkpoint import read_checkpoint
-from kakeya.verifying.exactness_torch import measure_exactness
+from kakeya.verifying.exactness import measure_exactness
 from kakeya.verifying.model_torch import TorchVerifier
 from kakeya.verifying.weights_torch import DTYPES, load_weights, resident_bytes
 

@@ -102,7 +102,7 @@ def read_config(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelC
     whole_raw, raw = raw, _text_part(raw)
     model_type = str(raw["model_type"])
     family = FAMILIES[model_type]
-    raw = {**family.defaults, **raw}
+    raw = _without_mlx_quantization({**family.defaults, **raw}, whole_raw)
     for name, allowed in {**NEUTRAL, **family.fixed}.items():
         if name not in family.computes:
             demand_only(raw, name, allowed)
@@ -157,8 +157,26 @@ def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     assert isinstance(model_type, str)
     if model_type not in TEXT_PARTS:
         return raw
-    demand_only(raw, "quantization_config", NEUTRAL["quantization_config"])
-    return {**table(raw, "text_config"), "model_type": TEXT_PARTS[model_type]}
+    return {
+        "quantization_config": raw.get("quantization_config"),
+        **table(raw, "text_config"),
+        "model_type": TEXT_PARTS[model_type],
+    }
+
+
+def _without_mlx_quantization(
+    raw: Mapping[str, Any], whole_raw: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """`raw` without MLX's own account of its quantisation, once it was found to be computable.
+
+    Bits and group sizes are read from the weights' shapes; only the mode is not in them.
+    """
+    if whole_raw.get("quantization") is None:
+        return raw
+    said = table(whole_raw, "quantization")
+    for part in (said, *(each for each in said.values() if isinstance(each, Mapping))):
+        demand_only(part, "mode", ("affine", None))
+    return {name: value for name, value in raw.items() if name != "quantization_config"}
 
 
 def _layer_types(

@@ -1,5 +1,7 @@
 """The weights a model must have, by their names in its checkpoint, with their shapes.
 
+MLX's quantised layout keeps a matrix N.weight as packed bits, with N.scales and N.biases.
+
 Pure.  Names are those of a text model ("model.layers.0…"); models of text and images keep the
 same ones behind another prefix.
 """
@@ -7,7 +9,9 @@ same ones behind another prefix.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
+from kakeya.errors import demand
 from kakeya.verifying.model_config import LayerShape, ModelConfig
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
@@ -15,6 +19,21 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 # Where the text model's weights lie: by itself, and inside a model of text and images (in the
 # layout of transformers 5, and in the one before).
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.")
+
+
+QUANTIZED_BITS = (2, 3, 4, 5, 6, 8)
+GROUP_SIZES = (32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """How a matrix [out, in] is packed: rows of uint32, and one scale and bias a group of inputs.
+
+    A weight is scale * packed + bias.
+    """
+
+    bits: int
+    group_size: int
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -28,6 +47,29 @@ def stored_prefix(names: Collection[str]) -> str:
         if f"{prefix}embed_tokens.weight" in names:
             return prefix
     return _PREFIXES[0]
+
+
+def part_name(name: str, part: str) -> str:
+    """`….weight` → `….scales` or `….biases`."""
+    return f"{name.removesuffix('weight')}{part}"
+
+
+def packing(
+    name: str, wanted: tuple[int, ...], packed: tuple[int, ...], scales: tuple[int, ...]
+) -> Quantized:
+    """Bits and group size of a matrix whose parts have these shapes.  Raises Refused."""
+    is_matrix = len(wanted) == len(packed) == len(scales) == 2
+    bits = 32 * packed[1] / wanted[1] if is_matrix else 0
+    group_size = wanted[1] / scales[1] if is_matrix and scales[1] else 0
+    demand(
+        bits in QUANTIZED_BITS
+        and group_size in GROUP_SIZES
+        and packed[0] == scales[0] == wanted[0],
+        "INVALID_ARGUMENT",
+        f"the weight {name} is packed as {list(packed)} with scales {list(scales)}, "
+        f"config.json says {list(wanted)}",
+    )
+    return Quantized(int(bits), int(group_size))
 
 
 def mlp_norm_name(config: ModelConfig) -> str:

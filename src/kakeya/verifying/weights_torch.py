@@ -19,7 +19,7 @@ from kakeya.verifying.checkpoint import Checkpoint
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.weight_names import mlp_norm_name, weight_shapes
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,11 @@ def load_weights(
     DATA_LOSS when a file changed since its header was checked.
     """
     config = checkpoint.config
+    demand(
+        not checkpoint.quantized,
+        "UNIMPLEMENTED",
+        "the weights are in MLX's quantised layout, which the mlx backend computes",
+    )
     num_bytes = resident_bytes(config, dtype)
     demand(
         num_bytes <= limits.max_weight_bytes,
