@@ -30,7 +30,7 @@ MAX_LABELS = 64
 # A draft's position, counted from 0: as many as decoding.max_num_drafts is by default.
 POSITIONS = tuple(str(position) for position in range(16))
 OUTCOMES = ("stop", "length", "cancelled", "refused", "failed")
-FALLBACKS = ("late", "malformed", *(name.lower() for name in STATUS_NAMES[1:]))
+FALLBACKS = ("late", "malformed", "unseeded", *(name.lower() for name in STATUS_NAMES[1:]))
 SESSION_ENDINGS = ("closed", "idle", "life", "restore_failed", "stopped", "crashed")
 GOSSIP_RESULTS = ("ok", "failed")
 PEER_STATES = ("reachable", "unreachable")

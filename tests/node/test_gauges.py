@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kakeya.config.settings import Settings
 from kakeya.decoding import Place
-from kakeya.metrics import FAMILIES, Metrics
+from kakeya.metrics import FAMILIES, SESSION_ENDINGS, Metrics
 from kakeya.node.gauges import measure_lag, pulled
 from kakeya.node.parts import build_parts
 from kakeya.node.seams import embedded_seams
@@ -31,6 +31,13 @@ async def test_every_pulled_metric_has_somebody_to_ask(parts):
     assert found["requests_running"] == {"": 0}
     assert found["peers"] == {"reachable": 0, "unreachable": 0}
     assert "future" in found["cards_rejected_total"]
+
+
+@pytest.mark.spec("H-18")
+async def test_the_endings_of_sessions_are_those_of_their_machine(parts):
+    closed = pulled(parts)["sessions_closed_total"]
+    assert list(closed) == list(SESSION_ENDINGS)
+    assert set(closed.values()) == {0}
 
 
 async def test_a_round_trip_is_told_once_it_is_known(parts):

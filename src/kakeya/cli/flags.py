@@ -85,6 +85,12 @@ class NodeFlags:
     )
     offline: Annotated[bool | None, _flag(MODEL, "Never download a model.")] = None
     max_message_bytes: Annotated[int | None, _flag(LIMITS, "Largest gRPC message.")] = None
+    max_sessions: Annotated[
+        int | None, _flag(LIMITS, "DFlash sessions open at once. Default 64.")
+    ] = None
+    session_idle: Annotated[
+        float | None, _flag(LIMITS, "Seconds a seeded session may be silent. Default 60.")
+    ] = None
     memory_limit: Annotated[
         int | None, _flag(LIMITS, "Bytes of K/V all generations may hold; 0: 4 GiB.")
     ] = None

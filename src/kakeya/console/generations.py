@@ -122,10 +122,14 @@ class Generations:
             sampling=request.sampling,
             num_top=request.num_top,
             plan=kv_plan(
-                request, settings, min(_max_context_len(ready), len(prompt_ids) + max_tokens)
+                request,
+                settings,
+                max_len=min(_max_context_len(ready), len(prompt_ids) + max_tokens),
+                prompt_len=len(prompt_ids),
             ),
             num_drafts=num_drafts if isinstance(num_drafts, int) else None,
             draft_on=request.draft_on or settings.draft_on,
+            proposer=request.proposer,
             plain=request.plain,
             exact="strict" if exact == "strict" else "guarded",
         )
@@ -166,9 +170,11 @@ def prompt_of(
     return tokenizer.encode(tokenizer.render_chat(messages, wall=wall))
 
 
-def kv_plan(request: GenerationRequest, settings: Settings, max_len: int) -> KvPlan:
+def kv_plan(
+    request: GenerationRequest, settings: Settings, *, max_len: int, prompt_len: int
+) -> KvPlan:
     mode = request.kv_mode or settings.kv
-    if mode == "window":
+    if mode in ("window", "restored"):
         sink = settings.sink if request.sink is None else request.sink
         window = settings.window if request.window is None else request.window
         for key, value in (("sink", sink), ("window", window)):
@@ -178,6 +184,10 @@ def kv_plan(request: GenerationRequest, settings: Settings, max_len: int) -> KvP
                 "INVALID_ARGUMENT",
                 f"{key} is {value}, it must be at least {low:g} and at most {high:g}",
             )
+        if mode == "restored":
+            return KvPlan("restored", sink, window, max_len, prompt_len=prompt_len)
         return KvPlan("window", sink, window, max_len)
-    demand(mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full or window")
+    demand(
+        mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full, window or restored"
+    )
     return KvPlan("full", 0, 0, max_len)

@@ -14,18 +14,23 @@ import trio
 
 from kakeya.compute.device import Device
 from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.aux_log import AuxLog
 from kakeya.decoding.block import Account, Block, FinishReason
 from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
+from kakeya.decoding.keeper import Course
 from kakeya.decoding.policy import Ledger, Pace
 from kakeya.decoding.sampler import Sampler, sampler_of
 from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
+from kakeya.decoding.session import Turn
 from kakeya.decoding.source import BlockSource, LocalNgram
 from kakeya.decoding.text import Cutter, NoText, Released, TextStream
-from kakeya.decoding.verify import Verified, decide_one, prefill, verify_block
+from kakeya.decoding.verify import Aux, Verified, decide_one, one_by_one, prefill, verify_block
 from kakeya.errors import demand
-from kakeya.verifying.verifier import Kv, KvPlan, Verifier
+from kakeya.verifying.banks import demand_fit
+from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Verifier
+from kakeya.verifying.window import needs_banks
 
 T = TypeVar("T")
 Exactness = Literal["guarded", "strict"]
@@ -73,6 +78,7 @@ async def decode(
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
+    proposer: str = "",
     plain: bool = False,
     exact: Exactness = "guarded",
 ) -> AsyncGenerator[Block, None]:
@@ -92,27 +98,34 @@ async def decode(
     asked = _Asked(prompt_ids, max_tokens, stops, sampling, num_drafts, exact)
     max_len = _max_len(engine, plan)
     _demand_sound(asked, engine, max_len, has_text=text is not None)
+    chosen_plan = plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens))
+    is_restored = chosen_plan.mode == "restored"
+    drafter = _drafter(engine, asked, None if plain and not is_restored else peers, draft_on)
+    drafter.proposer = proposer
+    drafter.follow(_course(engine, drafter, chosen_plan))
     generation = _Generation(
         engine=engine,
-        drafter=_drafter(engine, asked, None if plain else peers, draft_on),
+        drafter=drafter,
         sampler=sampler_of(sampling, prompt_ids, engine.verifier.geometry.vocab_size, num_top),
         drafts_allowed=not plain and num_drafts != 0,
+        wants_banks=_needs_banks(chosen_plan, engine.verifier.geometry),
+        plan=chosen_plan,
         exact=exact,
         remaining=min(max_tokens, max_len - len(prompt_ids)),
         stop_ids=frozenset(stop_ids),
         text=text or NoText(),
         cutter=Cutter(tuple(stops)),
     )
-    kv = await engine.device.run(
-        engine.verifier.open,
-        plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens)),
-    )
-    await generation.prefill(kv)
-    while True:
-        block = await generation.next_block(kv)
-        yield block
-        if block.finish_reason:
-            return
+    kv = await engine.device.run(engine.verifier.open, chosen_plan)
+    try:
+        await generation.prefill(kv)
+        while True:
+            block = await generation.next_block(kv)
+            yield block
+            if block.finish_reason:
+                return
+    finally:
+        drafter.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +192,46 @@ def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) 
     )
 
 
+def _course(engine: Engine, drafter: Drafter, plan: KvPlan) -> Course:
+    """What the generation's sessions on drafters are opened and seeded from."""
+    prompt_ids = tuple(drafter.committed_ids)
+    kept = KvPlan("full", 0, 0, plan.max_len) if plan.mode == "restored" else plan
+
+    async def recall(end: int, layers: Sequence[int]) -> AsyncGenerator[Aux, None]:
+        verifier, device = engine.verifier, engine.device
+        kv = await device.run(verifier.open, kept)
+        for start in range(0, end, verifier.prefill_chunk_len):
+            stop = min(start + verifier.prefill_chunk_len, end)
+            chunk = tuple(drafter.committed_ids[start:stop])
+            yield await device.run(prefill, verifier, kv, chunk, tuple(layers))
+
+    wants = _needs_banks(plan, engine.verifier.geometry)
+    return Course(
+        prompt_ids=prompt_ids,
+        aux=AuxLog(max_bytes=engine.limits.max_aux_bytes),
+        dtype="bfloat16" if engine.verifier.dtype == "bfloat16" else "float32",
+        recall=recall,
+        kv=Turn(prompt_ids, plan.sink, plan.window, plan.exact_full_layers) if wants else None,
+    )
+
+
+def _needs_banks(plan: KvPlan, geometry: Geometry) -> bool:
+    """Whether some layer could attend to what this plan evicts."""
+    slides = {
+        geometry.sliding_window if each == "sliding_attention" else None
+        for each in geometry.layer_types
+    }
+    return plan.mode == "restored" and any(needs_banks(plan, slide) for slide in slides)
+
+
 @dataclass(slots=True)
 class _Generation:
     engine: Engine
     drafter: Drafter
     sampler: Sampler
     drafts_allowed: bool
+    wants_banks: bool
+    plan: KvPlan
     exact: str
     remaining: int
     stop_ids: frozenset[int]
@@ -203,13 +250,29 @@ class _Generation:
         for start in range(0, len(ids) - 1, chunk_len):
             chunk = tuple(ids[start : min(start + chunk_len, len(ids) - 1)])
             self.drafter.local.commit(chunk)
-            await self._beside_probes(
-                lambda chunk=chunk: self.engine.device.run(  # type: ignore[misc]
-                    prefill, self.engine.verifier, kv, chunk
-                )
-            )
+            aux = await self._beside_probes(lambda chunk=chunk: self._read(kv, chunk))  # type: ignore[misc]
+            self.drafter.note_read(len(chunk), aux)
+        if self.plan.mode == "restored":
+            await self._restore(kv)
+            self.wants_banks = False
         self.drafter.local.commit(ids[-1:])
         self.drafter.account.prefill_s = self.engine.now() - started_s
+
+    async def _read(self, kv: Kv, chunk: tuple[int, ...]) -> Aux:
+        verifier, taps = self.engine.verifier, self.drafter.aux_layers
+        return await self.engine.device.run(prefill, verifier, kv, chunk, taps)
+
+    async def _restore(self, kv: Kv) -> None:
+        """Evict the middle of the prompt for the banks of a drafter's f_θ."""
+        verifier = self.engine.verifier
+        banks: Sequence[Bank] = ()
+        if self.wants_banks:
+            banks = await self.drafter.banks(
+                lambda banks: demand_fit(banks, self.plan, verifier.geometry, length=kv.length)
+            )
+        if not self.drafts_allowed:
+            self.drafter.release()
+        await self.engine.device.run(verifier.restore, kv, banks)
 
     async def next_block(self, kv: Kv) -> Block:
         account, now = self.drafter.account, self.engine.now
@@ -263,20 +326,17 @@ class _Generation:
 
     async def _verify(self, kv: Kv, drafts: tuple[int, ...]) -> Verified:
         device, verifier = self.engine.device, self.engine.verifier
-        bonus = self.drafter.committed_ids[-1]
+        bonus, taps = self.drafter.committed_ids[-1], self.drafter.aux_layers
         if self.exact != "strict":
-            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampler)
-        ids: list[int] = []
-        scores: list[Score] = []
+            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampler, taps)
+        own: list[Verified] = []
         for draft in (*drafts, None):
+            ids = tuple(each.ids[0] for each in own)
             fed = ids[-1] if ids else bonus
-            own = await device.run(decide_one, verifier, kv, fed, self.sampler, tuple(ids))
-            ids.extend(own.ids)
-            scores.extend(own.scores)
-            if ids[-1] != draft:
+            own.append(await device.run(decide_one, verifier, kv, fed, self.sampler, ids, taps))
+            if own[-1].ids[0] != draft:
                 break
-        num_accepted = len(ids) - 1
-        return Verified(tuple(ids), num_accepted, len(drafts), scores=tuple(scores))
+        return one_by_one(own, num_drafts=len(drafts))
 
     def _learn(
         self, drafted: Drafted, verified: Verified, verify_s: float, elapsed_s: float
@@ -287,6 +347,7 @@ class _Generation:
         drafter.learn(drafted, num_decided=verified.num_decided, num_accepted=verified.num_accepted)
         drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=elapsed_s)
         drafter.commit(verified.ids)
+        drafter.note_read(len(verified.ids), verified.aux)
         self.sampler.commit(verified.ids)
 
     def _release(self, kept: Sequence[int], *, is_stopped: bool) -> tuple[Released, FinishReason]:
@@ -307,7 +368,8 @@ class _Generation:
 
     async def _beside_probes(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work`; probe the peers that are due meanwhile, for as long as it takes."""
-        due = self.drafter.standing().due if self.drafts_allowed else ()
+        due = self.drafter.standing().due if self.drafts_allowed or self.wants_banks else ()
+        due = due if self.drafts_allowed else ()
         return await _beside(work, self.drafter.probe, due)
 
 
