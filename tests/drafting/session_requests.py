@@ -31,11 +31,11 @@ def tensors(
     """num_aux tensors [1, num_rows, hidden_size]; a row depends on seed and position alone."""
     made = []
     for layer in range(shape.num_aux):
-        rows = [
-            np.random.default_rng((seed, layer, first + i)).standard_normal(shape.hidden_size)
-            for i in range(num_rows)
-        ]
-        bits = np.array(rows, np.float32).reshape(1, num_rows, shape.hidden_size)
+        # Cheap numbers with no pattern: tests make thousands of rows.
+        at = np.arange(first, first + num_rows, dtype=np.uint32)[:, None] * np.uint32(2654435761)
+        column = np.arange(shape.hidden_size, dtype=np.uint32)[None] * np.uint32(40503)
+        mixed = (at ^ (column + np.uint32(seed * 97 + layer * 7919))) * np.uint32(2246822519)
+        bits = ((mixed >> 8).astype(np.float32) / (1 << 23) - 1.0)[None]
         if dtype == "bfloat16":
             bits = (bits.view(np.uint32) >> 16).astype(np.uint16)
         elif dtype == "float16":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from kakeya.compute.ropes import ROPE_TYPES, Llama3Scaling
 from kakeya.compute.weight_files import WEIGHT_DTYPES
+from kakeya.config.drafter import DrafterLimits
 from kakeya.drafting.dflash_config import (
     ARCHITECTURES,
     LAYER_TYPES,
@@ -46,6 +48,11 @@ def test_what_is_supported_is_what_the_spec_says():
     assert tuple(rows["layer_types"].split(", ")) == LAYER_TYPES
     assert tuple(rows["rope_type"].split(", ")) == ROPE_TYPES
     assert tuple(rows["weight dtype"].split(", ")) == WEIGHT_DTYPES
+
+
+def test_the_limits_are_those_of_the_spec():
+    in_code = [(f"drafter.{each.name}", str(each.default)) for each in fields(DrafterLimits)]
+    assert table("dflash.md", "key", "default") == in_code
 
 
 @pytest.mark.spec("M-08")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from contextlib import suppress
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from kakeya.compute.device import InlineDevice
 from kakeya.config.sessions import SessionLimits
 from kakeya.drafting import machine
 from kakeya.drafting import session_states as s
+from kakeya.errors import Refused
 from tests.drafting.numpy_drafter import NumpyDrafter
 from tests.drafting.session_host import PEER, hosting, refused, thread
 from tests.drafting.session_requests import (
@@ -275,7 +277,7 @@ async def test_a_first_restore_whose_caller_leaves_closes(autojump_clock):
 # ---- memory
 
 
-@pytest.mark.spec("S-13")
+@pytest.mark.spec("S-04", "S-13")
 @pytest.mark.parametrize("how", ["closed", "idle", "after a refusal", "after a failed job", "turn"])
 @pytest.mark.parametrize("device", [InlineDevice, thread])
 async def test_the_context_is_free_without_the_collector(how, device):
@@ -346,5 +348,24 @@ async def test_the_context_is_free_before_close_is_answered():
             assert contexts[0]() is None
             assert host.sessions.counts().num_bytes == 0
             assert host.sessions.find("s", PEER) is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.spec("S-13")
+async def test_a_requests_tensors_are_free_once_it_is_answered():
+    gc.collect()
+    gc.disable()
+    try:
+        async with hosting(device=thread()) as host:
+            session = await host.at(s.Seeded)
+            requests = [extend(), extend(9, 1), extend(8, 40)]
+            kept = [weakref.ref(each.aux) for each in requests]
+            await session.desk.ask(requests.pop(0))
+            with suppress(Refused):  # pytest.raises would keep its frames
+                await session.desk.ask(s.SeedContext(requests.pop(0).aux, 0, 1))
+            await session.desk.ask(requests.pop(0))
+            await trio.testing.wait_all_tasks_blocked()
+            assert [ref() for ref in kept] == [None] * 3
     finally:
         gc.enable()

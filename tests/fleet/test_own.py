@@ -29,7 +29,10 @@ def test_the_own_stamp_is_above_all_that_was_issued_and_never_far_ahead():
     assert stamp(NOW, persisted=NOW + 5) == NOW + 5.001
     assert stamp(NOW, seen=NOW + 1) == NOW + 21
     assert stamp(NOW, seen=NOW + 15) == NOW + 30
-    assert stamp(NOW, persisted=NOW + 10**6) == NOW + 30
+    assert stamp(NOW, persisted=NOW + 30) == NOW + 30
+    # From a clock that was wrong: nobody believed it.
+    assert stamp(NOW, persisted=NOW + 10**6) == NOW
+    assert stamp(NOW, issued=NOW + 31, seen=NOW + 31) == NOW
 
 
 @pytest.mark.spec("F-05")

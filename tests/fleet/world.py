@@ -6,9 +6,10 @@ The RPC layer's bytes are left out; all else of kakeya.fleet runs as it does on 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -18,12 +19,15 @@ from kakeya.fleet.address import kind_of
 from kakeya.fleet.calls import CallFailed, View
 from kakeya.fleet.card import Model
 from kakeya.fleet.discovery import Route
+from kakeya.fleet.frames import split
 from kakeya.fleet.gossip import Surroundings
 from kakeya.fleet.membership import Fleet, FleetSettings, build_fleet
 from kakeya.fleet.service import admits, fleet_metadata
 from kakeya.fleet.store import MemoryStore
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from tests.fleet.cards import NOW
+from tests.sim.determinism import seeded_schedule
+from tests.sim.logs import who
 
 NGRAM = Model("ngram", 2, "none", 0.0)
 
@@ -47,6 +51,15 @@ class Member:
     address: str
     scope: trio.CancelScope
     stopped: trio.Event = field(default_factory=trio.Event)
+    # The frames of every card it has sent in this life, and in all lives of its id.
+    issued: set[bytes] = field(default_factory=set)
+    ever_issued: set[bytes] = field(default_factory=set)
+
+    def sends(self, view: bytes) -> None:
+        """Note the card a view begins with: a node's own comes first."""
+        frames = split(view, max_cards=1).frames
+        self.issued.update(frames)
+        self.ever_issued.update(frames)
 
 
 class World:
@@ -55,18 +68,25 @@ class World:
     def __init__(
         self, nursery: trio.Nursery, *, seed: int, limits: FleetLimits, latency_s: float
     ) -> None:
-        print(f"seed {seed}")  # noqa: T201
         self.seed = seed
         self.limits = limits
         self.latency_s = latency_s
+        self.jitter_s = 0.0
         self.loss = 0.0
+        # The share of requests that are handled a second time, a while later.
+        self.repeats = 0.0
         self.offsets_s: dict[str, float] = {}
+        self.drifts: dict[str, float] = {}  # seconds a second
+        self.slow_s: dict[str, float] = {}  # what a packet to or from a node waits more
+        self.nameless: set[str] = set()  # nodes whose resolver fails
         self.stores: dict[str, MemoryStore] = {}
         self.members: dict[str, Member] = {}
         self.at: dict[str, Member] = {}  # by address
         self.cuts: set[tuple[str, str]] = set()
         self.hung: set[str] = set()
         self.dialled: list[tuple[str, str, str]] = []  # from, to, method
+        # The frames of every card sent by an owner, in all its lives, by node_id.
+        self.issued: dict[str, set[bytes]] = {}
         self._chance = random.Random(f"{seed}/links")
         self._nursery = nursery
         self._boots = 0
@@ -76,12 +96,18 @@ class World:
     async def open(
         *, seed: int, limits: FleetLimits | None = None, latency_s: float = 0.02
     ) -> AsyncIterator[World]:
-        async with trio.open_nursery() as nursery:
-            yield World(nursery, seed=seed, limits=limits or FleetLimits(), latency_s=latency_s)
-            nursery.cancel_scope.cancel()
+        print(f"seed {seed}")  # noqa: T201
+        with seeded_schedule(seed):
+            async with trio.open_nursery() as nursery:
+                yield World(nursery, seed=seed, limits=limits or FleetLimits(), latency_s=latency_s)
+                nursery.cancel_scope.cancel()
 
     def wall_of(self, name: str) -> Callable[[], float]:
-        return lambda: NOW + trio.current_time() + self.offsets_s.get(name, 0.0)
+        def wall() -> float:
+            now_s = trio.current_time()
+            return NOW + now_s * (1 + self.drifts.get(name, 0.0)) + self.offsets_s.get(name, 0.0)
+
+        return wall
 
     async def start(
         self,
@@ -122,7 +148,13 @@ class World:
         fleet = build_fleet(settings, limits=self.limits, around=around)
         host, _, port = address.rpartition(":")
         fleet.listens_on(bind or host, int(port))
-        member = Member(name, fleet, address, trio.CancelScope())
+        member = Member(
+            name,
+            fleet,
+            address,
+            trio.CancelScope(),
+            ever_issued=self.issued.setdefault(fleet.node_id, set()),
+        )
         self.members[name] = self.at[address] = member
         self._nursery.start_soon(self._live, member)
         await trio.lowlevel.checkpoint()
@@ -133,6 +165,8 @@ class World:
 
         async def route(to_host: str, port: int) -> str:
             await trio.lowlevel.checkpoint()
+            if name in self.nameless:
+                return ""
             host = self.members[name].address.rpartition(":")[0]
             if kind_of(to_host) == "loopback":
                 return to_host
@@ -148,6 +182,7 @@ class World:
         self.at[address] = member
 
     async def _live(self, member: Member) -> None:
+        who.set(member.name)
         with member.scope:
             await member.fleet.run()
         member.stopped.set()
@@ -170,6 +205,9 @@ class World:
 
     def heal(self) -> None:
         self.cuts.clear()
+        self.hung.clear()
+        self.slow_s.clear()
+        self.nameless.clear()
 
     def sees(self, name: str) -> dict[str, str]:
         """The addresses of the nodes in a node's snapshot, by node_id."""
@@ -179,6 +217,19 @@ class World:
         """Whether all of these nodes see just these, at their true addresses."""
         truth = {self.fleet(n).node_id: self.members[n].address for n in names}
         return all(self.sees(name) == truth for name in names)
+
+    def is_current(self, *names: str) -> bool:
+        """Whether all cards that these nodes hold of one another are of their present lives.
+
+        A card of an earlier life at the same address looks the same, but lapses before long.
+        """
+        owners = {self.fleet(n).node_id: self.members[n] for n in names}
+        return all(
+            card.frame in owners[card.node_id].issued
+            for name in names
+            for card in self.fleet(name).snapshot()[1:]
+            if card.node_id in owners
+        )
 
     async def time_until(self, holds: Callable[[], bool], *, limit_s: float) -> float:
         """Seconds until `holds`, looked at each tenth; fails at the limit."""
@@ -195,7 +246,8 @@ class World:
 
     async def carry(self, caller: str, address: str) -> Member:
         """Take a call's bytes one way; hangs where a packet would be lost."""
-        await trio.sleep(self.latency_s)
+        member = self.at.get(address)
+        await trio.sleep(self._delay_s(caller, member.name if member else ""))
         member = self.at.get(address)
         if member is None:
             raise CallFailed("UNAVAILABLE", "connection refused")
@@ -204,8 +256,22 @@ class World:
             await trio.sleep_forever()
         return member
 
+    def _delay_s(self, *names: str) -> float:
+        jitter_s = self.jitter_s * self._chance.random() if self.jitter_s else 0.0
+        return self.latency_s + jitter_s + sum(self.slow_s.get(name, 0.0) for name in names)
+
+    def repeat(self, handle: Callable[[], Awaitable[object]]) -> None:
+        """Now and then let a request be handled once more, as after a lost reply."""
+        if self.repeats and self._chance.random() < self.repeats:
+            self._nursery.start_soon(self._again, handle, self._chance.uniform(0.1, 3.0))
+
+    async def _again(self, handle: Callable[[], Awaitable[object]], after_s: float) -> None:
+        await trio.sleep(after_s)
+        with suppress(Refused):
+            await handle()
+
     async def carry_back(self, caller: str, member: Member) -> None:
-        await trio.sleep(self.latency_s)
+        await trio.sleep(self._delay_s(caller, member.name))
         lost = self._chance.random() < self.loss
         if lost or (member.name, caller) in self.cuts:
             await trio.sleep_forever()
@@ -229,8 +295,10 @@ class Links:
 
     async def _call(self, address: str, method: str, message: object) -> bytes:
         self.world.dialled.append((self.caller, address, method))
-        member = await self.world.carry(self.caller, address)
         caller = self.world.members.get(self.caller)
+        if caller is not None and isinstance(message, View):
+            caller.sends(message.content)
+        member = await self.world.carry(self.caller, address)
         call = SeenCall(
             "kakeya.v1.CapabilityService",
             method,
@@ -239,9 +307,12 @@ class Links:
         )
         try:
             admits(member.fleet.fleet_name)(call)
-            answer = await getattr(member.fleet.servicer(), method)(message, call)
+            handler = getattr(member.fleet.servicer(), method)
+            self.world.repeat(partial(handler, message, call))
+            answer = await handler(message, call)
         except Refused as refused:
             raise CallFailed(refused.status, refused.why) from None
+        member.sends(answer.content)
         await self.world.carry_back(self.caller, member)
         return answer.content
 

@@ -13,6 +13,7 @@ from kakeya.console.request import ContextTooLong
 from kakeya.http.errors import KINDS, UnknownModel, kind_of
 from kakeya.http.fields import INTEGERS, NUMBERS, UNSUPPORTED, BadField
 from kakeya.http.routes import routes_of
+from kakeya.metrics import FAMILIES
 from tests.spec_tables import table
 
 OTHERS = {
@@ -26,6 +27,12 @@ OTHERS = {
 def test_the_limits():
     coded = [(f"http.{each.name}", str(each.default)) for each in fields(HttpLimits)]
     assert table("http.md", "key", "default") == coded
+
+
+@pytest.mark.spec("H-18")
+def test_the_metrics():
+    coded = [(f.name, f.kind, f.label, " ".join(f.values)) for f in FAMILIES]
+    assert table("http.md", "metric", "kind", "label", "at zero from the start") == coded
 
 
 @pytest.mark.spec("H-05")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -24,12 +24,15 @@ from kakeya.config.settings import Settings
 from kakeya.config.text import TextLimits
 from kakeya.console.admission import Admission
 from kakeya.console.generations import Generations
+from kakeya.console.overview import Overview
 from kakeya.console.slot import ModelSlot, Ready
 from kakeya.decoding.failover import Circuits, Peers
+from kakeya.fleet.membership import NodeRow
 from kakeya.http.access import Access
 from kakeya.http.app import App
 from kakeya.http.connections import Connections
 from kakeya.http.routes import Door, routes_of
+from kakeya.metrics import Metrics
 from kakeya.verifying.chat import ChatTemplate
 from kakeya.verifying.tokenizer import Tokenizer
 from tests.decoding.toy import VOCAB_SIZE, ToyVerifier, cpu_step_s, engine_for, rough_table
@@ -56,6 +59,18 @@ def letters_tokenizer(eos_ids: tuple[int, ...] = ()) -> Tokenizer:
     )
 
 
+@dataclass
+class FakeFleet:
+    """What an overview asks a fleet for."""
+
+    node_id: str = "attic"
+    fleet_name: str = "kakeya"
+    rows: list[NodeRow] = field(default_factory=list)
+
+    def nodes(self) -> list[NodeRow]:
+        return self.rows
+
+
 @dataclass(slots=True)
 class World:
     """One door that never listens: clients are handed in."""
@@ -66,6 +81,8 @@ class World:
     admission: Admission
     verifier: ToyVerifier
     ready: Ready
+    metrics: Metrics
+    fleet: FakeFleet
     is_serving: bool = True
 
     def client(self) -> Client:
@@ -88,6 +105,7 @@ async def world(
 ):
     """A door to a toy verifier; its `table` says what follows what."""
     settings, limits = settings or Settings(), limits or HttpLimits()
+    metrics = Metrics(version="test")
     toy = ToyVerifier(rough_table(1) if table is None else table, **verifier)
     engine = engine_for(toy, step_s)
     ready = Ready(engine, letters_tokenizer(eos_ids))
@@ -105,11 +123,16 @@ async def world(
         admission=admission,
         wall=lambda: 1e9,
         note_speed=lambda speed: None,
+        metrics=metrics,
     )
     async with trio.open_nursery() as nursery:
         made: list[World] = []
+        fleet = FakeFleet()
+        overview = Overview(fleet, slot, admission, generations.scoreboard)  # type: ignore[arg-type]
         door = Door(
             generations=generations,
+            overview=overview,
+            metrics=metrics,
             slot=slot,
             limits=limits,
             wall=lambda: 1e9,
@@ -119,7 +142,7 @@ async def world(
         )
         app = App(routes_of(door), access, Random(2), limits.retry_after_s)
         connections = Connections(app.handle, limits)
-        made.append(World(connections, nursery, slot, admission, toy, ready))
+        made.append(World(connections, nursery, slot, admission, toy, ready, metrics, fleet))
         yield made[0]
         nursery.cancel_scope.cancel()
 

@@ -1,52 +1,167 @@
-"""Simulated fleets on a mock clock: `just sim SEED`, or `just sim --seeds N [--first K]`.
+"""Simulated fleets on a mock clock.
 
-A failure prints its seed, what was violated, and the command that repeats it.
+just sim SEED              one seed of the fleet, and of whole nodes
+just sim --seeds N         many; --level fleet (quick, no RPC bytes), nodes (all of it) or both
+just sim --plan FILE       a plan that was kept
+just sim --nodes N --hours H   a larger or longer run
+
+A failure prints its seed, the plan cut down to what is needed, the first rule that was broken,
+and the command that repeats it; the plan is kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
+from collections import Counter
+from pathlib import Path
 
-import trio.testing
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kakeya import logs
-from tests.sim.storm import storm
+from tests.sim.double import differs
+from tests.sim.faults import draw_plan, kinds_of
+from tests.sim.plan import Level, Plan, from_json, to_json
+from tests.sim.run import Outcome, run_plan
+from tests.sim.shrink import Run, shrunk
+
+HERE = Path(__file__).parent
+KEPT = HERE / "regressions"
+# One seed in so many is run again in another process, with another hash seed.
+DOUBLE_EVERY = 100
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="just sim", description=__doc__)
-    parser.add_argument("seed", nargs="?", type=int, help="run this one seed")
-    parser.add_argument("--seeds", type=int, default=20, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    asked = parser.parse_args(argv)
-    logs.configure("error", "auto")
+def main(argv: list[str], run: Run = run_plan) -> int:
+    asked = parser().parse_args(argv)
     if asked.seeds < 1:
-        parser.error(f"--seeds is {asked.seeds}, it must be at least 1")
+        parser().error(f"--seeds is {asked.seeds}, it must be at least 1")
+    if asked.plan:
+        return report(run(from_json(Path(asked.plan).read_text())), asked)
+    levels: tuple[Level, ...] = ("fleet", "nodes") if asked.level == "both" else (asked.level,)
     first, count = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
-    started_s = time.monotonic()
-    for done, seed in enumerate(range(first, first + count), 1):
-        if not holds(seed):
-            return 1
-        minutes = max(time.monotonic() - started_s, 1e-9) / 60
-        sys.stdout.write(f"\r{done} of {count} seeds, {done / minutes:.0f} a minute")
-        sys.stdout.flush()
-    sys.stdout.write("\nall held\n")
+    return run_all(range(first, first + count), levels, asked, run)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="just sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("seed", nargs="?", type=int, help="run this one seed")
+    made.add_argument("--seeds", type=int, default=20, help="how many seeds to run")
+    made.add_argument("--first", type=int, default=0, help="the first of them")
+    made.add_argument("--level", choices=("fleet", "nodes", "both"), default="both")
+    made.add_argument("--nodes", type=int, default=0, help="nodes of a fleet (drawn: 3 to 8)")
+    made.add_argument("--hours", type=float, default=0.0, help="virtual hours of storm a seed")
+    made.add_argument("--plan", default="", help="run a kept plan")
+    made.add_argument("--trace", type=int, default=0, metavar="N", help="show the last N lines")
+    made.add_argument("--keep", type=Path, default=KEPT, help="where failing plans are kept")
+    return made
+
+
+def plan_of(seed: int, level: Level, asked: argparse.Namespace) -> Plan:
+    return draw_plan(seed, level=level, num_nodes=asked.nodes, storm_s=asked.hours * 3600)
+
+
+def run_all(seeds: range, levels: tuple[Level, ...], asked: argparse.Namespace, run: Run) -> int:
+    """Run each seed at each level; stops at the first that fails."""
+    coverage: dict[Level, Counter[str]] = {level: Counter() for level in levels}
+    started_s, virtual_s, num_runs = time.monotonic(), 0.0, 0
+    with progress() as bar:
+        task = bar.add_task("", total=len(seeds) * len(levels), rate="")
+        for seed in seeds:
+            for level in levels:
+                plan = plan_of(seed, level, asked)
+                outcome = run(plan)
+                is_doubled = seed % DOUBLE_EVERY == DOUBLE_EVERY - 1
+                why = differs(plan, outcome) if is_doubled and outcome.held else ""
+                if why or not outcome.held:
+                    bar.stop()
+                    tell_failure(plan, outcome, why, asked, run)
+                    return 1
+                coverage[level].update(outcome.coverage)
+                num_runs += 1
+                virtual_s += outcome.virtual_s * len(plan.names)
+                rate = num_runs / max(time.monotonic() - started_s, 1e-9) * 60
+                bar.update(task, advance=1, rate=f"{rate:.0f} a minute")
+    say(f"{num_runs} runs of {len(seeds)} seeds held, {rate:.0f} a minute, "
+        f"{virtual_s / 3600:.1f} node-hours")  # fmt: skip
+    for level in levels:
+        say(f"{level}: {told_coverage(level, coverage[level])}")
     return 0
 
 
-def holds(seed: int) -> bool:
-    """Run one seed; says what broke, and how to see it again."""
-    try:
-        trio.run(storm, seed, clock=trio.testing.MockClock(autojump_threshold=0))
-    except (AssertionError, ExceptionGroup) as error:
-        first: BaseException = error
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        sys.stdout.write(f"\nseed {seed} failed: {first!r}\nrepeat it with: just sim {seed}\n")
-        return False
-    return True
+def progress() -> Progress:
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def told_coverage(level: Level, counts: Counter[str]) -> str:
+    """How often each kind of fault struck; those that never did are named."""
+    missing = [kind for kind in kinds_of(level) if not counts[kind]]
+    struck = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    return struck + (f"; never: {', '.join(missing)}" if missing else "")
+
+
+def report(outcome: Outcome, asked: argparse.Namespace) -> int:
+    """Say what came of one given plan."""
+    for line in outcome.tail[len(outcome.tail) - asked.trace :]:
+        say(line)
+    if outcome.held:
+        say(f"held; trace {outcome.sha256[:16]}, {outcome.virtual_s:.0f} virtual seconds")
+        return 0
+    say(f"{outcome.rule}: {outcome.why}")
+    return 1
+
+
+def tell_failure(
+    plan: Plan, outcome: Outcome, why: str, asked: argparse.Namespace, run: Run
+) -> None:
+    """One block with all that is needed to see it again."""
+    rule = "D1" if why else outcome.rule
+    say(f"\nseed {plan.seed} ({plan.level}) broke {rule}: {why or outcome.why}")
+    say(f"commit {commit()}")
+    small = plan if why else shrunk(plan, outcome.rule, run=run)
+    for line in outcome.tail[len(outcome.tail) - asked.trace :]:
+        say(line)
+    asked.keep.mkdir(exist_ok=True)
+    kept = asked.keep / f"{plan.level}-{plan.seed}-{rule}.json"
+    kept.write_text(to_json(small))
+    again = "" if why else f" ({run(small).why})"
+    say(f"{small.size} of {plan.size} faults and texts are needed{again}:\n{to_json(small)}")
+    say(f"kept as {kept.name}; repeat it with: just sim --plan {told_path(kept)}")
+    more = f" --nodes {asked.nodes}" * bool(asked.nodes) + f" --hours {asked.hours:g}" * bool(
+        asked.hours
+    )
+    say(f"the whole run: just sim {plan.seed} --level {plan.level}{more}")
+
+
+def told_path(path: Path) -> str:
+    root = HERE.parents[1]
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

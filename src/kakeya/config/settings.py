@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from kakeya.config.decoding import DecodingLimits
+from kakeya.config.drafter import DrafterLimits
 from kakeya.config.drafting import DraftingLimits
 from kakeya.config.fleet import FleetLimits
 from kakeya.config.http import HttpLimits
@@ -50,7 +51,7 @@ class Settings:
     proposer: tuple[str, ...] = ("ngram",)
     backend: Literal["auto", "torch"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv: Literal["full", "window"] = "full"
+    kv: Literal["full", "window", "restored"] = "full"
     sink: int = 4
     window: int = 1024
     num_drafts: int | Literal["auto"] = "auto"
@@ -69,6 +70,7 @@ class Settings:
     rpc: RpcLimits = field(default_factory=RpcLimits)
     fleet: FleetLimits = field(default_factory=FleetLimits)
     drafting: DraftingLimits = field(default_factory=DraftingLimits)
+    drafter: DrafterLimits = field(default_factory=DrafterLimits)
     sessions: SessionLimits = field(default_factory=SessionLimits)
     verifying: VerifyingLimits = field(default_factory=VerifyingLimits)
     decoding: DecodingLimits = field(default_factory=DecodingLimits)

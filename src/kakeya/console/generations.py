@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+
+import trio
 
 from kakeya.config.settings import BOUNDS, Settings
 from kakeya.console.admission import Admission
-from kakeya.console.request import ContextTooLong, GenerationRequest, demand_small
+from kakeya.console.report import reported
+from kakeya.console.request import (
+    ContextTooLong,
+    GenerationRequest,
+    demand_small,
+    prompt_bytes,
+)
+from kakeya.console.scoreboard import Scoreboard
 from kakeya.console.slot import ModelSlot, Ready
 from kakeya.decoding import Block, Peers, Tally, decode
 from kakeya.errors import demand
+from kakeya.metrics import Metrics
 from kakeya.verifying.tokenizer import Tokenizer
 from kakeya.verifying.verifier import KvPlan
+
+# Threads that turn long prompts into ids; a megabyte takes a core two seconds.
+NUM_ENCODING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ class Generations:
         admission: Admission,
         wall: Callable[[], float],
         note_speed: Callable[[float], None],
+        metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._slot = slot
@@ -45,6 +59,9 @@ class Generations:
         self._admission = admission
         self._wall = wall
         self._note_speed = note_speed
+        self._metrics = metrics
+        self.scoreboard = Scoreboard()
+        self._encoding = trio.CapacityLimiter(NUM_ENCODING)
 
     @asynccontextmanager
     async def open(self, request: GenerationRequest) -> AsyncIterator[Generation]:
@@ -52,17 +69,35 @@ class Generations:
 
         Raises Refused, here or with the first block; leaving ends the work within one block.
         """
-        demand_small(request, self._settings.node)
-        async with self._admission.place():
+        async with (
+            reported(self._metrics, self.scoreboard, self._note) as report,
+            self._place_for(request),
+        ):
             ready = await self._slot.get(within_s=self._settings.node.load_s)
-            prompt_ids = prompt_of(request, ready.tokenizer, self._wall)
+            prompt_ids = await self._prompt_ids(request, ready.tokenizer)
             max_tokens = answer_len(request, len(prompt_ids), _max_context_len(ready))
+            report.model_id = ready.engine.verifier.model_id
             async with (
                 aclosing(self._decode(ready, prompt_ids, request, max_tokens)) as decoded,
-                aclosing(self._noted(decoded)) as blocks,
+                aclosing(report.of(decoded)) as blocks,
             ):
-                model_id = ready.engine.verifier.model_id
-                yield Generation(tuple(prompt_ids), model_id, ready.tokenizer, blocks)
+                yield Generation(tuple(prompt_ids), report.model_id, ready.tokenizer, blocks)
+
+    def _place_for(self, request: GenerationRequest) -> AbstractAsyncContextManager[None]:
+        demand_small(request, self._settings.node)
+        return self._admission.place()
+
+    async def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer) -> list[int]:
+        if prompt_bytes(request) <= self._settings.node.max_inline_bytes:
+            return prompt_of(request, tokenizer, self._wall)
+        return await trio.to_thread.run_sync(
+            prompt_of,
+            request,
+            tokenizer,
+            self._wall,
+            abandon_on_cancel=True,
+            limiter=self._encoding,
+        )
 
     def _decode(
         self, ready: Ready, prompt_ids: list[int], request: GenerationRequest, max_tokens: int
@@ -86,19 +121,17 @@ class Generations:
             sampling=request.sampling,
             num_top=request.num_top,
             plan=kv_plan(
-                request, settings, min(_max_context_len(ready), len(prompt_ids) + max_tokens)
+                request,
+                settings,
+                max_len=min(_max_context_len(ready), len(prompt_ids) + max_tokens),
+                prompt_len=len(prompt_ids),
             ),
             num_drafts=num_drafts if isinstance(num_drafts, int) else None,
             draft_on=request.draft_on or settings.draft_on,
+            proposer=request.proposer,
             plain=request.plain,
             exact="strict" if exact == "strict" else "guarded",
         )
-
-    async def _noted(self, blocks: AsyncGenerator[Block, None]) -> AsyncGenerator[Block, None]:
-        async for block in blocks:
-            if block.tally is not None:
-                self._note(block.tally)
-            yield block
 
     def _note(self, tally: Tally) -> None:
         if tally.num_ids and tally.decode_s:
@@ -136,9 +169,11 @@ def prompt_of(
     return tokenizer.encode(tokenizer.render_chat(messages, wall=wall))
 
 
-def kv_plan(request: GenerationRequest, settings: Settings, max_len: int) -> KvPlan:
+def kv_plan(
+    request: GenerationRequest, settings: Settings, *, max_len: int, prompt_len: int
+) -> KvPlan:
     mode = request.kv_mode or settings.kv
-    if mode == "window":
+    if mode in ("window", "restored"):
         sink = settings.sink if request.sink is None else request.sink
         window = settings.window if request.window is None else request.window
         for key, value in (("sink", sink), ("window", window)):
@@ -148,6 +183,10 @@ def kv_plan(request: GenerationRequest, settings: Settings, max_len: int) -> KvP
                 "INVALID_ARGUMENT",
                 f"{key} is {value}, it must be at least {low:g} and at most {high:g}",
             )
+        if mode == "restored":
+            return KvPlan("restored", sink, window, max_len, prompt_len=prompt_len)
         return KvPlan("window", sink, window, max_len)
-    demand(mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full or window")
+    demand(
+        mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full, window or restored"
+    )
     return KvPlan("full", 0, 0, max_len)

@@ -25,6 +25,7 @@ def request_of(message: pb.GenerateRequest) -> GenerationRequest:
         ),
         plain=message.plain,
         draft_on=message.draft_on,
+        proposer=message.proposer,
         num_drafts=message.num_drafts or None,
         kv_mode=message.kv_mode,
         sink=message.kv_sink.value if message.HasField("kv_sink") else None,

@@ -23,6 +23,7 @@ class GenerationRequest:
     max_tokens that the context cannot hold is refused; else it ends where the context does.
     num_top: blocks carry scores with so many alternatives; None: no scores.
     num_drafts, sink, window None, and kv_mode, draft_on, exact "": as the node is set.
+    proposer: the model_id whose drafts are used alone; "": whoever promises most.
     """
 
     text: str = ""
@@ -36,6 +37,7 @@ class GenerationRequest:
     num_top: int | None = None
     plain: bool = False
     draft_on: str = ""
+    proposer: str = ""
     num_drafts: int | None = None
     kv_mode: str = ""
     sink: int | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import trio
 
-from kakeya.decoding.loop import Engine
+from kakeya.decoding import Engine, VerifierFacts
 from kakeya.errors import Refused
 from kakeya.verifying.tokenizer import Tokenizer
 
@@ -17,6 +17,12 @@ class Ready:
 
     engine: Engine
     tokenizer: Tokenizer
+    tokenizer_sha256: str = ""
+
+    @property
+    def facts(self) -> VerifierFacts:
+        """What decides which drafters fit."""
+        return VerifierFacts(self.engine.verifier.geometry, self.tokenizer_sha256)
 
 
 class ModelSlot:
@@ -40,6 +46,18 @@ class ModelSlot:
 
     def leave_empty(self) -> None:
         self._settled.set()
+
+    @property
+    def ready(self) -> Ready | None:
+        """The verifier, None while there is none."""
+        return self._ready
+
+    @property
+    def state(self) -> str:
+        """loading, ready or failed."""
+        if not self.is_settled:
+            return "loading"
+        return "failed" if self._ready is None else "ready"
 
     @property
     def is_settled(self) -> bool:

@@ -78,6 +78,7 @@ class Drafter:
     now: Callable[[], float]
     committed_ids: list[int]
     ledger: Ledger
+    proposer: str = ""  # the model_id whose drafts are used alone; "": any
     course: Course | None = None  # None: nobody is drafted with in sessions
     num_read: int = 0  # committed positions that the verifier has read
     _holding: Holding | None = None
@@ -182,8 +183,12 @@ class Drafter:
             return Standing((), ())
         now_s = self.now()
         if now_s - self._places_at_s >= self.limits.places_every_s:
-            self._places = allowed(
-                _seen(self.peers), draft_on=self.draft_on, self_node_id=self.local.place.node_id
+            self._places = tuple(
+                place
+                for place in allowed(
+                    _seen(self.peers), draft_on=self.draft_on, self_node_id=self.local.place.node_id
+                )
+                if self.proposer in ("", place.model_id)
             )
             self._places_at_s = now_s
         if self._holding is not None and self.course is not None:
@@ -244,7 +249,8 @@ class Drafter:
             length = match_len if place.model_id == NGRAM else None
             assert self.peers is not None
             offers.append((source, (place, length), self.peers.circuits.of(place).trip_s))
-        if self.draft_on in ("auto", "local") or not offers:
+        is_local_asked = self.draft_on in ("auto", "local") and self.proposer in ("", NGRAM)
+        if is_local_asked or not offers:
             offers.append((self.local, (self.local.place, match_len), 0.0))
         return [
             (source, kind, self._promise(source, kind, draft_s, max_num_drafts))

@@ -78,6 +78,7 @@ async def decode(
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
+    proposer: str = "",
     plain: bool = False,
     exact: Exactness = "guarded",
 ) -> AsyncGenerator[Block, None]:
@@ -100,6 +101,7 @@ async def decode(
     chosen_plan = plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens))
     is_restored = chosen_plan.mode == "restored"
     drafter = _drafter(engine, asked, None if plain and not is_restored else peers, draft_on)
+    drafter.proposer = proposer
     drafter.follow(_course(engine, drafter, chosen_plan))
     generation = _Generation(
         engine=engine,
@@ -292,7 +294,8 @@ class _Generation:
         account.draft_s += drafted_s - started_s
         account.verify_s += verify_s
         account.add_drafts(len(drafted.ids), num_accepted)
-        account.round_s += now() - started_s
+        round_s = now() - started_s
+        account.round_s += round_s
         place = drafted.kind[0] if drafted.kind is not None and drafted.ids else None
         return Block(
             ids=released.ids,
@@ -303,6 +306,8 @@ class _Generation:
             drafted_on=place.node_id if place else "",
             draft_s=drafted_s - started_s,
             verify_s=verify_s,
+            overhead_s=max(0.0, round_s - (drafted_s - started_s) - verify_s),
+            may_draft=self.drafts_allowed and self.drafter.ledger.is_on,
             finish_reason=reason,
             tally=account.tally() if reason else None,
             scores=self._released_scores(len(released.ids)),

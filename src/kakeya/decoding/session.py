@@ -21,10 +21,11 @@ from kakeya.decoding.remote import as_draft_failures
 from kakeya.decoding.source import DraftFailedError, Place
 from kakeya.decoding.verify import Aux
 from kakeya.errors import Refused
+from kakeya.rpc.status import RpcFailedError, status_name
 from kakeya.verifying.verifier import Bank
 from kakeya.wire import bulk
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
-from kakeya.wire.tensor import WireArray, decode, viewed
+from kakeya.wire.tensor import TensorView, WireArray, decode, viewed
 
 log = structlog.get_logger(__name__)
 
@@ -116,20 +117,34 @@ class RemoteSession:
         """
         first, end = self.context_len, self.context_len + len(rows[0])
         assert self._unconfirmed in (None, end)
-        self._unconfirmed = end
+        is_repeat, self._unconfirmed = self._unconfirmed is not None, end
         aux = [viewed(WireArray(self._dtype, layer[None])) for layer in rows]
         asked_at_s = trio.current_time()
         with as_draft_failures(within_s=self._limits.seed_s):
             if self._is_seeded:
-                request = bulk.ExtendContextRequest(self._id, aux, range(first, end))
-                confirmed = (await self._stub.ExtendContext(request)).context_len
+                confirmed = await self._extended(aux, first, end)
+            elif is_repeat:
+                # B may have been seeded by it: then it says so, and takes the rows as known ones.
+                try:
+                    confirmed = await self._seeded(aux, end)
+                except RpcFailedError as error:
+                    if status_name(error) != "FAILED_PRECONDITION":
+                        raise
+                    confirmed = await self._extended(aux, first, end)
             else:
-                seeding = bulk.SeedContextRequest(self._id, aux, range(first, end))
-                confirmed = (await self._stub.SeedContext(seeding)).context_len
+                confirmed = await self._seeded(aux, end)
         if confirmed != end:
             raise DraftFailedError("malformed", f"context_len is {confirmed}, sent up to {end}")
         self.context_len, self._unconfirmed, self._is_seeded = end, None, True
         self.least_trip_s = min(self.least_trip_s, trio.current_time() - asked_at_s)
+
+    async def _seeded(self, aux: list[TensorView], end: int) -> int:
+        request = bulk.SeedContextRequest(self._id, aux, range(end))
+        return (await self._stub.SeedContext(request)).context_len
+
+    async def _extended(self, aux: list[TensorView], first: int, end: int) -> int:
+        request = bulk.ExtendContextRequest(self._id, aux, range(first, end))
+        return (await self._stub.ExtendContext(request)).context_len
 
     @property
     def unconfirmed_end(self) -> int | None:

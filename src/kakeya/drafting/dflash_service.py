@@ -5,7 +5,7 @@ Refuses what no session needs to be asked about.  Knows no drafter's framework a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kakeya.compute.device import Device
 from kakeya.config.sessions import SessionLimits
@@ -39,7 +39,7 @@ ExtendRequest = pb.ExtendContextRequest | bulk.ExtendContextRequest
 class DflashService(DFlashProposerServiceServicer):
     """Serves sessions of any drafter added; the first one is the default.
 
-    `device` is where all of them compute.
+    `device` is where all of them compute.  The node itself calls the methods without a `request`.
     """
 
     def __init__(
@@ -58,30 +58,26 @@ class DflashService(DFlashProposerServiceServicer):
         self._served[drafter.model_id] = drafter
 
     async def Restore(  # type: ignore[override]  # noqa: N802 - the contract's name
-        self, input_message: pb.RestoreRequest, request: Any
+        self, message: pb.RestoreRequest, request: Call | None = None
     ) -> bulk.RestoreResponse:
-        self._sessions.demand_admitting()
-        session = self._opened(input_message, peer_of(request))
-        banks: Banks = await session.desk.ask(restore_of(input_message))
+        banks = await self._restored(message, peer_of(request))
         layers = [await self._device.run(_layer_of, bank) for bank in banks.layers]
         return bulk.RestoreResponse(layers, banks.evicted, banks.prompt_len)
 
     async def SeedContext(  # type: ignore[override]  # noqa: N802
-        self, input_message: SeedRequest, request: Any
+        self, message: SeedRequest, request: Call | None = None
     ) -> pb.SeedContextResponse:
-        session = self._sessions.get(input_message.session_id, peer_of(request))
-        aux, first, end = self._aux(input_message, session)
+        session = self._sessions.get(message.session_id, peer_of(request))
+        aux, first, end = self._aux(message, session)
         context_len = await session.desk.ask(SeedContext(aux, first, end))
         return pb.SeedContextResponse(context_len=context_len)
 
     async def DraftBlock(  # type: ignore[override]  # noqa: N802
-        self, input_message: pb.DraftBlockRequest, request: Any
+        self, message: pb.DraftBlockRequest, request: Call | None = None
     ) -> pb.DraftBlockResponse:
-        session = self._sessions.get(input_message.session_id, peer_of(request))
+        session = self._sessions.get(message.session_id, peer_of(request))
         draft = await session.desk.ask(
-            DraftBlock(
-                input_message.bonus_token_id, input_message.context_len, input_message.block_size
-            )
+            DraftBlock(message.bonus_token_id, message.context_len, message.block_size)
         )
         return pb.DraftBlockResponse(
             draft_token_ids=draft.ids,
@@ -90,23 +86,43 @@ class DflashService(DFlashProposerServiceServicer):
         )
 
     async def ExtendContext(  # type: ignore[override]  # noqa: N802
-        self, input_message: ExtendRequest, request: Any
+        self, message: ExtendRequest, request: Call | None = None
     ) -> pb.ExtendContextResponse:
-        session = self._sessions.get(input_message.session_id, peer_of(request))
-        aux, first, end = self._aux(input_message, session)
+        session = self._sessions.get(message.session_id, peer_of(request))
+        aux, first, end = self._aux(message, session)
         context_len = await session.desk.ask(ExtendContext(aux, first, end))
         return pb.ExtendContextResponse(context_len=context_len)
 
     async def CloseSession(  # type: ignore[override]  # noqa: N802
-        self, input_message: pb.DFlashProposerServiceCloseSessionRequest, request: Any
+        self,
+        message: pb.DFlashProposerServiceCloseSessionRequest,
+        request: Call | None = None,
     ) -> pb.DFlashProposerServiceCloseSessionResponse:
-        session = self._sessions.find(input_message.session_id, peer_of(request))
+        session = self._sessions.find(message.session_id, peer_of(request))
         if session is not None:
             await session.desk.ask(CloseSession())
         return pb.DFlashProposerServiceCloseSessionResponse()
 
+    async def _restored(self, message: pb.RestoreRequest, peer: str) -> Banks:
+        """The banks, from the peer's session or from a new one.
+
+        A session may end while this waits for its turn: closed, or given up with the caller who
+        opened it.  Then there is none, and it is opened.
+        """
+        asked = restore_of(message)
+        session = self._opened(message, peer)
+        try:
+            banks: Banks = await session.desk.ask(asked)
+        except Refused as refused:
+            # Only the end of a session says so to a Restore.
+            if refused.status != "NOT_FOUND":
+                raise
+            banks = await self._opened(message, peer).desk.ask(asked)
+        return banks
+
     def _opened(self, message: pb.RestoreRequest, peer: str) -> Session:
         """The peer's session of that name, opened where there is none."""
+        self._sessions.demand_admitting()
         drafter = self._chosen(message.model_id)
         session = self._sessions.find(message.session_id, peer)
         if session is not None:
@@ -150,11 +166,14 @@ def restore_of(message: pb.RestoreRequest) -> Restore:
     return Restore(plan, message.model_id)
 
 
-def peer_of(call: Call) -> str:
-    """Whom a session belongs to that this call opens.  Spec: R-16.
+def peer_of(call: Call | None) -> str:
+    """Whom a session belongs to that this call opens.  Spec: R-16, S-09.
 
-    Who proved a name is that name; anybody else is the connection, as long as it lasts.
+    Who proved a name is that name; anybody else is the connection, as long as it lasts.  Without
+    a call it is this node itself, drafting at home.
     """
+    if call is None:
+        return "this node"
     return f"name {call.principal}" if call.principal else f"connection {call.peer_address}"
 
 

@@ -90,11 +90,9 @@ class Owner:
             following: State
             following, reply = await transition(state, ticket.request, tools)
         except Refused as refused:
-            _drop_frames(refused)
             return self._refused(state, ticket, refused.status, refused.why)
-        except Exception as error:
+        except Exception:
             log.exception("a request of a session failed", request=type(ticket.request).__name__)
-            _drop_frames(error)
             return self._refused(state, ticket, "INTERNAL", INTERNAL_TEXT)
         if not isinstance(following, Closed):
             self._desk.serving = None
@@ -120,11 +118,6 @@ class Owner:
             "the session's time is over",
         )
         return await self._device.run(fn, *args)
-
-
-def _drop_frames(error: Exception) -> None:
-    """An error of a job is held by the job, whose frame it holds: a circle with our state in it."""
-    error.__traceback__ = None
 
 
 def _expired(state: State, limits: SessionLimits, *, is_old: bool) -> Closed:

@@ -36,7 +36,9 @@ class App:
         fields = (("x-request-id", request_id), *origin_fields(request, self.access))
         labelled = Labelled(outlet, fields)
         try:
-            answer = await self._answer(request, labelled)
+            # Every line that is logged on the way carries the id.
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                answer = await self._answer(request, labelled)
         except OSError:
             raise
         except Refused as refused:

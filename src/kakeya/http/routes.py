@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from kakeya.config.http import HttpLimits
 from kakeya.console.generations import Generations
+from kakeya.console.overview import Overview
 from kakeya.console.slot import ModelSlot
 from kakeya.errors import demand
 from kakeya.http.answering import answer
@@ -18,9 +19,12 @@ from kakeya.http.asked import Asked, chat_asked, text_asked
 from kakeya.http.errors import UnknownModel
 from kakeya.http.fields import body_of
 from kakeya.http.messages import Answer, Outlet, Request, json_answer
+from kakeya.http.page import page_answer
 from kakeya.http.shapes import Label
+from kakeya.metrics import Metrics
 
 MODELS = "/v1/models"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Door:
     """What the routes answer from.  is_serving: false once the node drains."""
 
     generations: Generations
+    overview: Overview
+    metrics: Metrics
     slot: ModelSlot
     limits: HttpLimits
     wall: Callable[[], float]
@@ -63,6 +69,17 @@ def routes_of(door: Door) -> Mapping[tuple[str, str], Route]:
         demand(door.slot.is_settled, "UNAVAILABLE", "the verifier is loading")
         return json_answer(200, {"status": "ready", "model": door.slot.model_id or None})
 
+    async def metrics(request: Request, outlet: Outlet) -> Answer:
+        return Answer(200, door.metrics.exposition(), METRICS_TYPE)
+
+    async def fleet(request: Request, outlet: Outlet) -> Answer:
+        return json_answer(200, door.overview.as_json(), (("cache-control", "no-store"),))
+
+    page_of_people = page_answer()
+
+    async def page(request: Request, outlet: Outlet) -> Answer:
+        return page_of_people
+
     return {
         ("GET", MODELS): models,
         ("GET", MODELS + "/*"): model,
@@ -70,6 +87,9 @@ def routes_of(door: Door) -> Mapping[tuple[str, str], Route]:
         ("POST", "/v1/completions"): completions,
         ("GET", "/health"): health,
         ("GET", "/ready"): ready,
+        ("GET", "/metrics"): metrics,
+        ("GET", "/fleet.json"): fleet,
+        ("GET", "/"): page,
     }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kakeya.compute.device import LivingDevice
 from kakeya.config.settings import Settings
 from kakeya.config.wire import WireLimits
 from kakeya.drafting.dflash_service import DflashService
 from kakeya.drafting.drafter import DflashDrafter
+from kakeya.drafting.drafter_card import DrafterCard
 from kakeya.drafting.sessions import Sessions
 
 
@@ -17,12 +18,18 @@ from kakeya.drafting.sessions import Sessions
 class Dflash:
     """`sessions.run` is for a nursery that ends before `device` does and after the connections.
 
-    A drafter that is loaded later, on `device`, is served from `service.add(drafter)` on.
+    cards: what peers are told of the drafters.
     """
 
     device: LivingDevice
     sessions: Sessions
     service: DflashService
+    cards: list[DrafterCard] = field(default_factory=list)
+
+    def serve_drafter(self, drafter: DflashDrafter, card: DrafterCard) -> None:
+        """Serve one that was loaded on `device`."""
+        self.service.add(drafter)
+        self.cards.append(card)
 
 
 def build_dflash(

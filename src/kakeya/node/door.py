@@ -50,6 +50,8 @@ def app_of(parts: Parts, host: str, is_serving: Callable[[], bool]) -> App:
     settings, seams = parts.settings, parts.seams
     door = Door(
         generations=parts.generations,
+        overview=parts.overview,
+        metrics=parts.metrics,
         slot=parts.slot,
         limits=settings.http,
         wall=seams.wall,

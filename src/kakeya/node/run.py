@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 import trio
@@ -17,13 +18,14 @@ from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.fleet.store import Store
 from kakeya.http.server import HttpServer
-from kakeya.node.chores import load_verifier, measure_drafting
+from kakeya.node.chores import load_drafters, load_verifier, measure_drafting
 from kakeya.node.door import app_of, open_door
+from kakeya.node.gauges import measure_lag, pulled
 from kakeya.node.identity import tls_files
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
 from kakeya.node.seams import Seams
-from kakeya.rpc.listener import Server, open_server
+from kakeya.rpc.listener import Server
 from kakeya.rpc.security import listening_tls
 from kakeya.supervision import RestartPolicy, supervise
 
@@ -32,10 +34,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, slots=True)
 class RunningNode:
-    """A node that listens: its names, and the handle to end it."""
+    """A node that listens: its names, what it is made of, and the handle to end it."""
 
     node_id: str
     grpc_address: str
+    parts: Parts
     http_address: str = ""
     phase: Phase = Phase.STARTING
     was_interrupted: bool = False
@@ -75,18 +78,25 @@ async def run_node(
     Reports a RunningNode once it listens.  Raises Refused for what keeps it from starting.
     """
     parts = build_parts(settings, seams, drafters)
+    parts.metrics.pull_from(partial(pulled, parts))
     tls = listening_tls(tls_files(settings))
-    server = await open_server(settings.host, settings.port, limits=settings.rpc, tls=tls)
+    listeners = await seams.listen(settings.host, settings.port)
+    server = Server(settings.host, listeners, limits=settings.rpc, tls=tls)
     door = await _door_beside(server, settings)
-    running = RunningNode(parts.fleet.node_id, server.address, door.address if door else "")
+    running = RunningNode(parts.fleet.node_id, server.address, parts, door.address if door else "")
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
         for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
             await services.start(device.serve)
         await services.start(parts.channels.serve)
+        await services.start(parts.catalog.serve)
+        await services.start(parts.keeper.serve)
         parts.fleet.listens_on(server.host, server.port)
         services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
         services.start_soon(load_verifier, parts)
+        services.start_soon(load_drafters, parts)
+        lag = partial(measure_lag, parts.metrics, settings.node.lag_every_s)
+        services.start_soon(supervise, "loop lag", lag, _restarts(settings))
         services.start_soon(measure_drafting, parts)
         async with trio.open_nursery() as owners:
             await owners.start(parts.dflash.sessions.run)

@@ -8,20 +8,23 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+import trio
 
 from kakeya.compute.device import LivingDevice, ThreadDevice
 from kakeya.config.settings import Settings
 from kakeya.fleet.discovery import Route, udp_route
 from kakeya.fleet.store import FileStore, MemoryStore, Store
+from kakeya.node.drafters import LoadedDrafter, load_drafter_named
 from kakeya.node.identity import tls_files
 from kakeya.node.served import ServedModel, load_served
 from kakeya.node.state import claim_state
 from kakeya.rpc.channel import Dialer, TcpDialer
+from kakeya.rpc.listener import open_listeners
 from kakeya.rpc.security import dialling_tls
 
 log = structlog.get_logger(__name__)
@@ -32,10 +35,15 @@ class Seams:
     wall: Callable[[], float]
     rng: Callable[[str], random.Random]
     dialer: Dialer
+    # Binds every address of a host; in memory these only look like socket listeners.
+    listen: Callable[[str, int], Awaitable[list[trio.SocketListener]]]
     route: Route
     store: Store
     make_device: Callable[[str], LivingDevice]
     load_model: Callable[[Settings, Callable[[str, float], None]], ServedModel]
+    load_drafter: Callable[[Settings, str, Callable[[str, float], None]], LoadedDrafter] = (
+        load_drafter_named
+    )
 
 
 def host_seams(settings: Settings, state_base: Path, env: Mapping[str, str]) -> Seams:
@@ -61,6 +69,7 @@ def _real(settings: Settings, store: Store) -> Seams:
         wall=time.time,  # noqa: TID251 - here is where the real clock comes in
         rng=lambda purpose: random.Random(os.urandom(16)),
         dialer=TcpDialer(settings.rpc, dialling_tls(tls_files(settings))),
+        listen=open_listeners,
         route=udp_route,
         store=store,
         make_device=lambda name: ThreadDevice(

@@ -5,6 +5,7 @@ Runs on the engine's own thread and takes seconds to minutes; knows no nursery.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from kakeya.verifying.verifier import Verifier
 class ServedModel:
     verifier: Verifier
     tokenizer: Tokenizer
+    tokenizer_sha256: str = ""
 
 
 def model_id_of(verifier: str) -> str:
@@ -51,4 +53,10 @@ def load_served(settings: Settings, progress: Callable[[str, float], None]) -> S
         model_id=model_id_of(settings.verifier),
         progress=lambda share: progress("loading weights", share),
     )
-    return ServedModel(verifier, tokenizer)
+    return ServedModel(verifier, tokenizer, tokenizer_sha256(folder))
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """The hash of the folder's tokenizer.json; "" without one."""
+    file = folder / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""

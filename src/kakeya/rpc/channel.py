@@ -153,6 +153,10 @@ class Channel:
         if self._connection is not None:
             self._connection.close(failure("UNAVAILABLE", f"{self.address} is not used any more"))
 
+    def forgive(self) -> None:
+        """Dial at the next call whatever failed before: there is news of the peer."""
+        self._num_failures, self._retry_at = 0, 0.0
+
     async def connected(self) -> Connection:
         """The live connection, dialled when there is none.  Raises RpcFailedError(UNAVAILABLE)."""
         connection = self._usable()

@@ -37,7 +37,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Ids of `text`; special tokens written out in it count as such."""
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
+        # A batch of one: unlike `encode` it lets other threads run meanwhile.
+        [encoding] = self.backend.encode_batch([text], add_special_tokens=add_special)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
