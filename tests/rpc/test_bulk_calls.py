@@ -130,8 +130,8 @@ async def raw_call(pair: Linked, method: str, content: bytes) -> Any:
         (b"\x12\x05\x1a\x04abc", ("INVALID_ARGUMENT", "the message does not parse")),
         (b"\x13\x14", ("INVALID_ARGUMENT", "the message does not parse")),
         (
-            b"\x12\x00" * 9000,
-            ("RESOURCE_EXHAUSTED", "more than 8192 fields, which is the limit"),
+            b"\x12\x00" * 2100,
+            ("RESOURCE_EXHAUSTED", "more than 2048 fields, which is the limit"),
         ),
     ],
 )
