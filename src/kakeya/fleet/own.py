@@ -166,6 +166,10 @@ class OwnCard:
     def _is_recent(self, contest: Contest, now_unix: float) -> bool:
         return abs(now_unix - contest.seen_at_unix) <= 2 * self._offer.ttl_s
 
+    def is_contested(self, now_unix: float) -> bool:
+        """Whether a card with our id that we did not issue was seen lately."""
+        return any(self._is_recent(contest, now_unix) for contest in self._contests)
+
     def conflict(self, now_unix: float) -> str:
         """The address of another node with our id, "" while there is no sign of one."""
         if self._rival is None or not self._is_recent(self._rival, now_unix):
