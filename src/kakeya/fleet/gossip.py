@@ -354,3 +354,4 @@ class Gossip:
         if source and source != current.host:
             log.info("this machine's address changed", was=current.host)
             self._own.move_to("")
+            self._around.calls.drop_connections()
