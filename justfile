@@ -59,3 +59,7 @@ sim *args: setup
 # hostile connections against the RPC layer: just fuzz --connections 10000 --seed 1
 fuzz *args: setup
     @{{python}} -m tests.rpc.hostile "$@"
+
+# faults planted in the product one at a time, and the test that notices each
+mutants *args: setup
+    @{{python}} -m tests.sim.mutants "$@"
