@@ -28,7 +28,7 @@ class Play(Protocol):
     async def start(self, name: str, *, port: int, wipes: bool) -> None: ...
     async def kill(self, name: str) -> None: ...
     async def leave(self, name: str) -> None: ...
-    async def push(self, name: str, view: bytes) -> None: ...
+    async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None: ...
     async def twin(self, name: str) -> bool: ...
     async def alien(self, name: str) -> bool: ...
     def cut(self, a: str, b: str, *, one_way: bool) -> None: ...
@@ -222,7 +222,7 @@ async def poison(play: Play, fault: Fault) -> bool:
     if not play.runs(fault.on):
         return False
     cards = poison_cards(play.wall(fault.on), fault.to)
-    await play.push(fault.on, cards[int(fault.value) % len(cards)])
+    await play.push(fault.on, cards[int(fault.value) % len(cards)], may_be_held=False)
     return True
 
 
@@ -232,7 +232,7 @@ async def forge(play: Play, fault: Fault) -> bool:
         return False
     now_unix = play.wall(fault.on)
     card = frame(fault.to, stamp=now_unix + fault.value, ttl_seconds=6.0, grpc_address="nowhere:1")
-    await play.push(fault.on, card)
+    await play.push(fault.on, card, may_be_held=True)
     return True
 
 
@@ -245,7 +245,7 @@ async def flood(play: Play, fault: Fault) -> bool:
         frame(f"ghost-{n}", stamp=now_unix - 1, ttl_seconds=3.0, grpc_address="nowhere:1")
         for n in range(int(fault.value))
     ]
-    await play.push(fault.on, b"".join(cards))
+    await play.push(fault.on, b"".join(cards), may_be_held=True)
     return True
 
 

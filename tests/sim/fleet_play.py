@@ -84,8 +84,9 @@ class FleetPlay:
         await self.world.fleet(name).leave()
         await self.world.kill(name)
 
-    async def push(self, name: str, view: bytes) -> None:
-        self.forged.update(split(view, max_cards=10_000).frames)
+    async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None:
+        if may_be_held:
+            self.forged.update(split(view, max_cards=10_000).frames)
         with trio.move_on_after(2), suppress(CallFailed):  # the link may be cut
             stranger = Links(self.world, "stranger", "kakeya")
             await stranger.exchange(self.address(name), view)

@@ -232,8 +232,9 @@ class NodesPlay:
 
     # ---- cards and texts
 
-    async def push(self, name: str, view: bytes) -> None:
-        self.forged.update(split(view, max_cards=10_000).frames)
+    async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None:
+        if may_be_held:
+            self.forged.update(split(view, max_cards=10_000).frames)
         with trio.move_on_after(2), suppress(CallFailed):
             await ChannelCalls(self.world.channels).exchange(self.address(name), view)
 

@@ -21,7 +21,6 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (time, "time"),
     (time, "time_ns"),
     (time, "monotonic"),
-    (time, "perf_counter"),
     (time, "sleep"),
     (os, "urandom"),
     (uuid, "uuid4"),
