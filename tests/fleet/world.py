@@ -231,12 +231,14 @@ class World:
             if card.node_id in owners
         )
 
-    async def time_until(self, holds: Callable[[], bool], *, limit_s: float) -> float:
-        """Seconds until `holds`, looked at each tenth; fails at the limit."""
+    async def time_until(
+        self, holds: Callable[[], bool], *, limit_s: float, every_s: float = 0.1
+    ) -> float:
+        """Seconds until `holds`, looked at each `every_s`; fails at the limit."""
         start_s = trio.current_time()
         while not holds():
             assert trio.current_time() - start_s < limit_s, f"not within {limit_s} s"
-            await trio.sleep(0.1)
+            await trio.sleep(every_s)
         return trio.current_time() - start_s
 
     async def push_raw(self, name: str, view: bytes, fleet_name: str = "kakeya") -> bytes:

@@ -367,12 +367,17 @@ def draw_faults(
 ENDINGS = ("", "death", "leave", "partition", "loss")
 
 
+# A storm longer than this runs at the pace of real fleets, else ten times as fast.
+LONG_STORM_S = 600.0
+
+
 def draw_plan(seed: int, *, level: Level, num_nodes: int = 0, storm_s: float = 0.0) -> Plan:
     """The plan of a seed.  num_nodes, storm_s 0: as the level has them."""
     rng = random.Random(f"{seed}/plan/{level}")
     count = num_nodes or rng.choice((3, 4, 5, 5, 6, 8) if level == "fleet" else (3, 4, 5))
     names = tuple(NAMES[:count]) if count <= len(NAMES) else tuple(f"n{i}" for i in range(count))
     storm_s = storm_s or (36.0 if level == "fleet" else 20.0)
+    interval_s = 10.0 if storm_s > LONG_STORM_S else 1.0
     verifiers = names[: 1 + (count > 3)] if level == "nodes" else ()
     return Plan(
         level=level,
@@ -381,17 +386,27 @@ def draw_plan(seed: int, *, level: Level, num_nodes: int = 0, storm_s: float = 0
         seeds=names[:2],
         verifiers=verifiers,
         storm_s=storm_s,
+        interval_s=interval_s,
         ending=rng.choice(ENDINGS),
         blur=rng.choice((0.0, 0.5)),
-        faults=draw_faults(rng, level=level, names=names, storm_s=storm_s, every_s=0.8),
-        texts=draw_texts(rng, names=names, verifiers=verifiers, storm_s=storm_s),
+        faults=draw_faults(
+            rng, level=level, names=names, storm_s=storm_s, every_s=0.8 * interval_s
+        ),
+        texts=draw_texts(
+            rng, names=names, verifiers=verifiers, storm_s=storm_s, every_s=1.5 * interval_s
+        ),
     )
 
 
 def draw_texts(
-    rng: random.Random, *, names: tuple[str, ...], verifiers: tuple[str, ...], storm_s: float
+    rng: random.Random,
+    *,
+    names: tuple[str, ...],
+    verifiers: tuple[str, ...],
+    storm_s: float,
+    every_s: float,
 ) -> tuple[Text, ...]:
-    """About one text a second and a half, of all sorts; a third of them is given up on the way."""
+    """Texts of all sorts, one about each `every_s`; a third of them is given up on the way."""
     texts, at_s = [], 1.0
     while verifiers and at_s < storm_s:
         texts.append(
@@ -408,5 +423,5 @@ def draw_texts(
                 cancel_after_s=round(rng.uniform(0.0, 1.0), 3) if rng.random() < 0.3 else math.inf,
             )
         )
-        at_s += rng.uniform(0.5, 2.5)
+        at_s += rng.uniform(0.4, 1.6) * every_s
     return tuple(texts)

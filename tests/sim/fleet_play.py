@@ -15,13 +15,11 @@ from kakeya.fleet.store import MemoryStore, Saved
 from tests.fleet.world import Links, World, quick
 from tests.sim.plan import Plan
 
-INTERVAL_S = 1.0
-TTL_S = 12.0
 
-
-def limits_of_play() -> FleetLimits:
-    """Quick gossip, and so little room that a flood of cards fills it."""
-    return replace(quick(INTERVAL_S, TTL_S), max_cards=48)
+def limits_of(plan: Plan) -> FleetLimits:
+    """The plan's pace, and so little room that a flood of cards fills it."""
+    room = max(48, 2 * len(plan.names))
+    return replace(quick(plan.interval_s, plan.ttl_s), max_cards=room)
 
 
 class Disk(MemoryStore):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import trio
 
-from tests.sim.calm import TTL_S
 from tests.sim.generations import Generation
 from tests.sim.nodes_play import NodesPlay
 from tests.sim.oracle import demand
@@ -17,6 +16,8 @@ EXCUSED = ("OK", "CANCELLED", "UNAVAILABLE", "TOO_SLOW", "FAILED_PRECONDITION")
 REMOTE_AGAIN_S = 40.0
 # Looks, a hundredth of a second apart: gossip's own calls come and go.
 QUIET_LOOKS = 800
+# Goodbye to three peers side by side, and nothing to wait for.
+STOP_S = 4.0
 
 
 def demand_ended_well(play: NodesPlay) -> None:
@@ -89,5 +90,5 @@ async def stop_all(play: NodesPlay) -> None:
         start_s = trio.current_time()
         await play.world.stop(name)
         spent_s = trio.current_time() - start_s
-        demand(spent_s < TTL_S, "S9", f"{name} took {spent_s:.1f} s to stop with nothing to do")
+        demand(spent_s < STOP_S, "S9", f"{name} took {spent_s:.1f} s to stop with nothing to do")
         demand_nothing_left(play.world, node)

@@ -13,7 +13,7 @@ from kakeya.fleet.calls import CallFailed
 from kakeya.fleet.channel_calls import ChannelCalls
 from kakeya.fleet.frames import split
 from kakeya.fleet.membership import Fleet
-from tests.sim.fleet_play import limits_of_play
+from tests.sim.fleet_play import limits_of
 from tests.sim.generations import PROMPTS, Asked, Generation, generate
 from tests.sim.logs import who
 from tests.sim.nodes import DESK, NodeWorld
@@ -28,8 +28,8 @@ ROGUE = "rogue"
 PATIENCE_S = 20.0
 
 
-def settings_of_play() -> Settings:
-    return Settings(fleet=limits_of_play())
+def settings_of(plan: Plan) -> Settings:
+    return Settings(fleet=limits_of(plan))
 
 
 class NodesPlay:

@@ -54,6 +54,8 @@ class Plan:
     seeds: tuple[str, ...]
     verifiers: tuple[str, ...]
     storm_s: float
+    # From tick to tick of gossip; a lifetime is twelve of them.
+    interval_s: float
     ending: str
     blur: float
     faults: tuple[Fault, ...]
@@ -64,6 +66,10 @@ class Plan:
 
     def with_texts(self, texts: tuple[Text, ...]) -> Plan:
         return replace(self, texts=texts)
+
+    @property
+    def ttl_s(self) -> float:
+        return 12 * self.interval_s
 
     @property
     def size(self) -> int:

@@ -13,11 +13,11 @@ from tests.fleet.world import World
 from tests.sim.calm import calm, mend
 from tests.sim.determinism import simulate
 from tests.sim.faults import kinds_of
-from tests.sim.fleet_play import Disk, FleetPlay, limits_of_play
+from tests.sim.fleet_play import Disk, FleetPlay, limits_of
 from tests.sim.last import demand_ended_well, last_texts, stop_all
 from tests.sim.logs import recorded
 from tests.sim.nodes import NodeWorld
-from tests.sim.nodes_play import NodesPlay, settings_of_play
+from tests.sim.nodes_play import NodesPlay, settings_of
 from tests.sim.oracle import Oracle
 from tests.sim.plan import Fault, Plan, Text
 from tests.sim.trace import Trace
@@ -77,7 +77,7 @@ def verdict(error: Exception) -> tuple[str, str]:
 
 
 async def run_fleet(plan: Plan, running: Running) -> None:
-    async with World.open(seed=plan.seed, limits=limits_of_play()) as world:
+    async with World.open(seed=plan.seed, limits=limits_of(plan)) as world:
         with recorded(running.trace):
             play = FleetPlay(world, plan)
             oracle = Oracle(play)
@@ -91,7 +91,7 @@ async def run_fleet(plan: Plan, running: Running) -> None:
 
 async def run_nodes(plan: Plan, running: Running) -> None:
     async with (
-        NodeWorld.open(seed=plan.seed, settings=settings_of_play(), trace=running.trace) as world,
+        NodeWorld.open(seed=plan.seed, settings=settings_of(plan), trace=running.trace) as world,
         trio.open_nursery() as nursery,
     ):
         world.blur = plan.blur
