@@ -94,9 +94,14 @@ class World:
     @staticmethod
     @asynccontextmanager
     async def open(
-        *, seed: int, limits: FleetLimits | None = None, latency_s: float = 0.02
+        *,
+        seed: int,
+        limits: FleetLimits | None = None,
+        latency_s: float = 0.02,
+        is_silent: bool = False,
     ) -> AsyncIterator[World]:
-        print(f"seed {seed}")  # noqa: T201
+        if not is_silent:
+            print(f"seed {seed}")  # noqa: T201
         with seeded_schedule(seed):
             async with trio.open_nursery() as nursery:
                 yield World(nursery, seed=seed, limits=limits or FleetLimits(), latency_s=latency_s)

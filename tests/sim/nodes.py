@@ -88,9 +88,14 @@ class NodeWorld:
     @staticmethod
     @asynccontextmanager
     async def open(
-        *, seed: int, settings: Settings | None = None, trace: Trace | None = None
+        *,
+        seed: int,
+        settings: Settings | None = None,
+        trace: Trace | None = None,
+        is_silent: bool = False,
     ) -> AsyncIterator[NodeWorld]:
-        print(f"seed {seed}")  # noqa: T201
+        if not is_silent:
+            print(f"seed {seed}")  # noqa: T201
         with seeded_schedule(seed):
             async with trio.open_nursery() as nursery:
                 world = NodeWorld(

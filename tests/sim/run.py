@@ -77,7 +77,7 @@ def verdict(error: Exception) -> tuple[str, str]:
 
 
 async def run_fleet(plan: Plan, running: Running) -> None:
-    async with World.open(seed=plan.seed, limits=limits_of(plan)) as world:
+    async with World.open(seed=plan.seed, limits=limits_of(plan), is_silent=True) as world:
         with recorded(running.trace):
             play = FleetPlay(world, plan)
             oracle = Oracle(play)
@@ -91,7 +91,9 @@ async def run_fleet(plan: Plan, running: Running) -> None:
 
 async def run_nodes(plan: Plan, running: Running) -> None:
     async with (
-        NodeWorld.open(seed=plan.seed, settings=settings_of(plan), trace=running.trace) as world,
+        NodeWorld.open(
+            seed=plan.seed, settings=settings_of(plan), trace=running.trace, is_silent=True
+        ) as world,
         trio.open_nursery() as nursery,
     ):
         world.blur = plan.blur
