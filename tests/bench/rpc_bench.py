@@ -2,7 +2,7 @@
 
 The engines take turns within each round; a ratio is the median over rounds of ours to grpc.aio's
 time in the same round (below 1: faster).  One process and two, calls of 1 and 8 in flight,
-messages each way.
+messages each way, mutual TLS likewise; and how long large messages hold a loop (rpc_lag).
 """
 
 # ruff: noqa: T201 - a command that prints what it measured
@@ -16,15 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import trio
 from google.protobuf.wrappers_pb2 import BytesValue
 
+from tests.bench import rpc_lag
 from tests.bench.rpc_engines import ENGINES
-from tests.interop.certificates import HAS_OPENSSL, issue, make_ca
+from tests.interop.certificates import HAS_OPENSSL, Identity, issue, make_ca
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -77,8 +77,10 @@ async def serve_forever(engine: Any) -> None:
 class Child:
     """An engine's server in a process of its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, identity: Identity | None = None) -> None:
         command = [sys.executable, "-m", "tests.bench.rpc_bench", "--serve", name]
+        if identity is not None:
+            command += ["--identity", json.dumps(asdict(identity))]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
@@ -115,44 +117,25 @@ def measure(test: Test, names: list[str], rounds: int, children: dict[str, Child
 
 
 def with_tls(rounds: int, sizes: list[int], calls: int, *, tells: bool) -> list[dict]:
-    """The same with mutual TLS on both sides, ours and grpc.aio's, in one process."""
+    """The same with mutual TLS on both sides, ours and grpc.aio's."""
     rows = []
+    names = ["aio", "ours"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         identity = issue(folder, make_ca(folder, "fleet-ca"), "attic")
-        for engine in ("aio", "ours"):
+        for engine in names:
             ENGINES[engine].identity = identity
-        for test in tests(sizes, calls):
-            rows.append(measure(test, ["aio", "ours"], rounds, {}))
-            if tells:
-                print("mTLS ", show(rows[-1]), flush=True)
-        for engine in ("aio", "ours"):
+        for processes in (1, 2):
+            children = {n: Child(n, identity) for n in names} if processes == 2 else {}
+            for test in tests(sizes, calls):
+                rows.append(measure(test, names, rounds, children))
+                if tells:
+                    print("mTLS ", show(rows[-1]), flush=True)
+            for child in children.values():
+                child.close()
+        for engine in names:
             ENGINES[engine].identity = None
     return rows
-
-
-async def loop_lag_s(size: int) -> float:
-    """The largest lag of a 1 ms ticker on the loop that sends and receives one large message."""
-    worst = 0.0
-
-    async def tick() -> None:
-        nonlocal worst
-        while True:
-            due = trio.current_time() + 0.001
-            await trio.sleep_until(due)
-            worst = max(worst, trio.current_time() - due)
-
-    engine = ENGINES["ours"]
-    async with engine.serve() as port, engine.client(port) as call:
-        await call(BytesValue(value=b"x"))
-        request = BytesValue(value=bytes(size))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(tick)
-            await trio.sleep(0.05)
-            worst = 0.0
-            await call(request)
-            nursery.cancel_scope.cancel()
-    return worst
 
 
 def show(row: dict) -> str:
@@ -170,8 +153,11 @@ def main() -> None:
     parser.add_argument("--engines", default="aio,ours,stock,raw")
     parser.add_argument("--large", action="store_true", help="400 MB messages too")
     parser.add_argument("--serve", default="")
+    parser.add_argument("--identity", default="")
     wanted = parser.parse_args()
     if wanted.serve:
+        if wanted.identity:
+            ENGINES[wanted.serve].identity = Identity(**json.loads(wanted.identity))
         ENGINES[wanted.serve].run(serve_forever, ENGINES[wanted.serve])
         return
     # Stock purerpc logs every connection that ends.
@@ -191,11 +177,12 @@ def main() -> None:
             child.close()
     if HAS_OPENSSL:
         rows += with_tls(rounds, sizes, 300 if wanted.quick else 1000, tells=not wanted.json)
-    lag_s = trio.run(loop_lag_s, 64 * MB)
+    lags = rpc_lag.rows(("bulk", "pb"), 64 * MB, rounds)
     if wanted.json:
-        print(json.dumps({"rows": rows, "loop_lag_s": lag_s}))
-    else:
-        print(f"a 1 ms ticker beside one 64 MB message lagged {lag_s * 1e3:.1f} ms at most")
+        print(json.dumps({"rows": rows, "lags": lags}))
+        return
+    for row in lags:
+        print(rpc_lag.show(row))
 
 
 if __name__ == "__main__":

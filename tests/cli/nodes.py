@@ -77,6 +77,7 @@ class NodeProcess:
     process: subprocess.Popen[str]
     node_id: str
     grpc: str
+    http: str
     reader: threading.Thread
     errors: list[str] = field(default_factory=list)
 
@@ -91,10 +92,10 @@ class NodeProcess:
 
 @contextmanager
 def running_node(home: Path, *args: str) -> Iterator[NodeProcess]:
-    """Start `kakeya run ARGS`, on any port where they name none; stop it however the block ends."""
-    port = () if "--port" in args else ("--port", "0")
+    """Start `kakeya run ARGS`, on any ports where they name none; stop it however this ends."""
+    ports = [each for flag in ("--port", "--http-port") if flag not in args for each in (flag, "0")]
     process = subprocess.Popen(
-        [*KAKEYA, "run", *port, *args],
+        [*KAKEYA, "run", *ports, *args],
         env=environment(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -109,7 +110,7 @@ def running_node(home: Path, *args: str) -> Iterator[NodeProcess]:
         ready = _first_line(process.stdout)
         assert ready.startswith("ready "), (ready, errors)
         said = dict(part.split("=", 1) for part in ready.split()[1:])
-        yield NodeProcess(process, said["node_id"], said["grpc"], reader, errors)
+        yield NodeProcess(process, said["node_id"], said["grpc"], said["http"], reader, errors)
     finally:
         if process.poll() is None:
             process.kill()

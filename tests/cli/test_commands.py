@@ -66,7 +66,7 @@ def test_version_is_one_number(tmp_path):
         ("generate --max-token 5 hi", Exit.USAGE, ("--max-tokens",)),
         ("generat hi", Exit.USAGE, ("generate",)),
         ("fleet plann", Exit.USAGE, ("plann", "plan")),
-        ("spec nope", Exit.USAGE, ("nope", "config")),
+        ("spec nope", Exit.USAGE, ("nope", "session", "config")),
         ("bench nope", Exit.USAGE, ("nope", "rpc")),
         ("run --port many", Exit.USAGE, ("--port", "many")),
         ("generate --max-tokens 0 hi", Exit.USAGE, ("--max-tokens", "0")),
@@ -204,6 +204,19 @@ def test_spec_node_prints_the_phase_table_of_the_spec(tmp_path):
     printed = [tuple(line.replace("--", " ").replace(">", " ").split()) for line in
                done.stdout.splitlines()]  # fmt: skip
     assert printed == table("node.md", "phase", "event", "next")
+
+
+@pytest.mark.spec("S-01")
+def test_spec_session_prints_the_session_table_of_the_spec(tmp_path):
+    done = run_here("spec", "session", home=tmp_path)
+    printed = [
+        tuple(line.replace("--", " ").replace(">", " ").replace("|", " ").split())
+        for line in done.stdout.splitlines()
+    ]
+    rows = table("session.md", "state", "request", "next", "guard", "refused with")
+    assert printed == [
+        (state, request, *following.split()) for state, request, following, *_ in rows
+    ]
 
 
 def test_spec_config_has_every_key_with_its_variable(tmp_path):

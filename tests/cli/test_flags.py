@@ -8,11 +8,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from kakeya.cli.flags import NodeFlags
+from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.cli.generate import GenerateFlags
+from kakeya.config.settings import Settings
+from kakeya.drafting.session_states import Seeded
 from tests.cli.nodes import NodeProcess, eventually, fleet_view, run_here, run_kakeya, running_node
+from tests.drafting.numpy_drafter import NumpyDrafter
+from tests.drafting.session_host import Caller, refused
 from tests.live.checkpoint import write_folder
+from tests.node.sessions import asking
 
 PROMPT = "the cat sat on the mat and the dog sat on the log; " * 2
 
@@ -38,6 +45,8 @@ RUN_SEEN_BY = {
     "exact": "test_the_nodes_own_num_drafts_draft_on_and_exact",
     "offline": "test_offline_needs_nothing_from_outside",
     "max_message_bytes": "test_limits_of_a_node",
+    "max_sessions": "test_max_sessions_and_session_idle",
+    "session_idle": "test_max_sessions_and_session_idle",
     "memory_limit": "test_limits_of_a_node",
     "set_": "test_limits_of_a_node",
     "fleet_key_file": "test_fleet_key_file",
@@ -218,6 +227,29 @@ def test_offline_needs_nothing_from_outside(folder, tmp_path):
 def test_limits_of_a_node(flag, value, why, folder, tmp_path):
     with running_node(tmp_path, "--verifier", str(folder), flag, value) as node:
         assert why in Verifying(node, tmp_path).refuses()
+
+
+def test_max_sessions_and_session_idle(tmp_path):
+    asked = ("config", "show", "--json", "--max-sessions", "1", "--session-idle", "5.5")
+    rows = {row["key"]: row for row in json.loads(run_here(*asked, home=tmp_path).stdout)}
+    shown = {key: row["value"] for key, row in rows.items() if row["origin"] == "flag"}
+    assert shown == {
+        "sessions.max_sessions": 1,
+        "sessions.seeded_s": 5.5,
+        "sessions.drafting_s": 5.5,
+    }
+    flags = NodeFlags(max_sessions=1, session_idle=5.5, verifier="none")
+    clock = MockClock(autojump_threshold=0)
+    trio.run(one_session_that_idles_out, load_settings(flags, {}).settings, clock=clock)
+
+
+async def one_session_that_idles_out(settings: Settings) -> None:
+    async with asking(settings, [NumpyDrafter()]) as (_, caller):
+        await caller.at(Seeded)
+        status, why = await refused(Caller(caller.stub, "other").restore())
+        assert (status, "the limit for this node is 1" in why) == ("RESOURCE_EXHAUSTED", True)
+        await trio.sleep(6)
+        assert "idle 5.5 s in Seeded" in (await refused(caller.draft()))[1]
 
 
 def test_fleet_key_file(tmp_path):

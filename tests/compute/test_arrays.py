@@ -55,6 +55,19 @@ def test_torch_shares_the_memory_of_the_message_and_numpy_that_of_torch(dtype):
     assert torch_arrays.from_torch(tensor)[1].ctypes.data == bits.ctypes.data
 
 
+@pytest.mark.spec("W-13")
+@pytest.mark.parametrize("round_trip", [torch_round_trip, mlx_round_trip])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bits_at_any_address_keep_every_bit(round_trip, dtype):
+    raw = np.arange(25, dtype=np.uint8)[1:]
+    bits = np.frombuffer(raw.data, CARRIERS[dtype])
+    assert not bits.flags.aligned
+    name, back = round_trip(dtype, bits)
+    assert (name, back.tobytes()) == (dtype, raw.tobytes())
+    if round_trip is torch_round_trip:
+        assert torch_arrays.to_torch(dtype, bits).data_ptr() % bits.itemsize == 0
+
+
 def test_a_strided_tensor_is_read_in_order():
     bits = np.arange(6, dtype=np.uint16).reshape(2, 3)
     tensor = torch_arrays.to_torch("bfloat16", bits).T

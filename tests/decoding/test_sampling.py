@@ -117,4 +117,4 @@ def test_a_draw_with_a_margin_over_the_bound_survives_any_drift_within_it(sampli
 )
 def test_settings_out_of_bounds_are_refused_by_name(sampling, words):
     with pytest.raises(Refused, match=words):
-        demand_sound(sampling)
+        demand_sound(sampling, 40)

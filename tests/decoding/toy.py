@@ -13,9 +13,10 @@ from kakeya.decoding import Block, Tally, decode, engine_of
 from kakeya.decoding.failover import Circuits, Peers
 from kakeya.decoding.loop import Engine
 from kakeya.decoding.source import DraftFailedError, Place
-from kakeya.verifying.verifier import Geometry, KvPlan, Rows
+from kakeya.verifying.verifier import Bank, Geometry, KvPlan, Rows
 
 VOCAB_SIZE = 24
+HIDDEN_SIZE = 8
 
 
 @dataclass(slots=True)
@@ -50,18 +51,25 @@ class ToyVerifier:
     forwards: list[int] = field(default_factory=list)
     prefills: list[int] = field(default_factory=list)
     plans: list[KvPlan] = field(default_factory=list)
+    restored: list[tuple[Bank, ...]] = field(default_factory=list)
 
     @property
     def geometry(self) -> Geometry:
-        return Geometry(VOCAB_SIZE, 8, 1, 1, 8, self.max_context_len, ("full_attention",), None)
+        return Geometry(
+            VOCAB_SIZE, HIDDEN_SIZE, 1, 1, 8, self.max_context_len, ("full_attention",), None
+        )
 
     def open(self, plan: KvPlan) -> ToyKv:
         self.plans.append(plan)
         return ToyKv()
 
-    def prefill(self, kv: ToyKv, ids: Sequence[int]) -> None:
+    def prefill(
+        self, kv: ToyKv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
+    ) -> tuple[np.ndarray, ...]:
+        start = kv.length
         self.prefills.append(len(ids))
         self._append(kv, ids)
+        return self._aux(kv, start, aux_layers)
 
     def forward(
         self,
@@ -80,8 +88,12 @@ class ToyVerifier:
             ids=tuple(int(each) for each in np.argmax(logits, axis=1)),
             margins=tuple(float(each) for each in ordered[:, -1] - ordered[:, -2]),
             logits=logits if want_logits else None,
+            aux=self._aux(kv, start, aux_layers),
             has_nan=any(self.nan_rows(start + i, len(ids)) for i in range(len(ids))),
         )
+
+    def restore(self, kv: ToyKv, banks: Sequence[Bank]) -> None:
+        self.restored.append(tuple(banks))
 
     def trim(self, kv: ToyKv, length: int) -> None:
         assert kv.length - kv.last_forward_len <= length <= kv.length
@@ -92,6 +104,11 @@ class ToyVerifier:
         assert all(0 <= each < VOCAB_SIZE for each in ids), "an unknown id reached the verifier"
         kv.ids.extend(ids)
         kv.last_forward_len = len(ids)
+
+    def _aux(self, kv: ToyKv, start: int, layers: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """Row i of layer l holds the id at its position, plus l: whoever reads it can decode."""
+        ids = np.array(kv.ids[start:], dtype=np.float32)[:, None]
+        return tuple(np.repeat(ids + layer, HIDDEN_SIZE, axis=1) for layer in layers)
 
     def _row(self, ids: Sequence[int], position: int, num_rows: int) -> np.ndarray:
         before = ids[position - 1] if position else 0
@@ -136,6 +153,8 @@ class PacedDevice:
 
     def __init__(self, step_s: Callable[[int], float]) -> None:
         self.step_s = step_s
+        # What every other job costs.
+        self.job_s = 0.0
         self.num_jobs = 0
         self._turn = trio.Lock()
 
@@ -145,7 +164,7 @@ class PacedDevice:
             block_len = {"verify_block": lambda: 1 + len(args[3]), "decide_one": lambda: 1}
             rows = block_len.get(fn.__name__, lambda: 0)()
             with trio.CancelScope(shield=True):
-                await trio.sleep(self.step_s(rows) if rows else 0)
+                await trio.sleep(self.step_s(rows) if rows else self.job_s)
             return fn(*args)
 
 

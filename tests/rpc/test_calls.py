@@ -97,7 +97,7 @@ async def test_a_deadline_fires_on_the_serving_side_alone(autojump_clock):
 
         raw = OutgoingCall(pair.channel, "/kakeya.node.v1.NodeService/GetFleet", ())
         with trio.move_on_after(1.0):
-            await raw.send(ask("wait 100").SerializeToString(), ends=True)
+            await raw.send([ask("wait 100").SerializeToString()], ends=True)
         told = await fails(raw.receive())
         assert told[0] == "DEADLINE_EXCEEDED"
         assert pair.node.cancelled == 1

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    Gemma4TextConfig,
     LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     Qwen3Config,
-    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
 )
 
 from kakeya.config.verifying import VerifyingLimits
@@ -35,6 +37,8 @@ _SHAPE = {
     "initializer_range": 0.15,
     "eos_token_id": 2,
 }
+
+_ALTERNATING = ["sliding_attention", "full_attention"] * 2
 
 MODELS: dict[str, tuple[type, dict[str, Any]]] = {
     "llama-tied": (
@@ -65,12 +69,58 @@ MODELS: dict[str, tuple[type, dict[str, Any]]] = {
             "tie_word_embeddings": True,
             "use_sliding_window": True,
             "sliding_window": SLIDING_WINDOW,
-            "layer_types": [
-                "sliding_attention",
-                "full_attention",
-                "sliding_attention",
-                "full_attention",
-            ],
+            "layer_types": _ALTERNATING,
+        },
+    ),
+    "qwen3-moe": (
+        Qwen3MoeConfig,
+        {
+            "head_dim": 32,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "gemma3": (
+        Gemma3TextConfig,
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 48,
+            "sliding_window": SLIDING_WINDOW,
+            "layer_types": _ALTERNATING,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    # The last two layers read the K and V of layers 0 and 1, and have an MLP of twice the width.
+    "gemma4-shared": (
+        Gemma4TextConfig,
+        {
+            "head_dim": 32,
+            "global_head_dim": 48,
+            "sliding_window": SLIDING_WINDOW,
+            "layer_types": _ALTERNATING,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "final_logit_softcapping": 6.0,
+        },
+    ),
+    "gemma4-k-is-v": (
+        Gemma4TextConfig,
+        {
+            "head_dim": 32,
+            "global_head_dim": 64,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "sliding_window": SLIDING_WINDOW,
+            "layer_types": _ALTERNATING,
+            "hidden_size_per_layer_input": 0,
         },
     ),
 }
@@ -81,8 +131,11 @@ def write_checkpoint(folder: Path, name: str, *, seed: int) -> PreTrainedModel:
     kind, options = MODELS[name]
     torch.manual_seed(seed)
     config = kind(**{**_SHAPE, **options})
-    model = (LlamaForCausalLM if kind is LlamaConfig else Qwen3ForCausalLM)(config).eval()
+    model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
+        for weight_name, scalar in model.named_buffers():
+            if weight_name.endswith("layer_scalar"):
+                scalar.fill_(0.9)
         for weight in model.parameters():
             if weight.ndim == 1:  # norms and biases start as ones and zeros, which hide mistakes
                 weight.add_(torch.randn_like(weight) * 0.2)
@@ -128,7 +181,7 @@ def reference_logits(
             kind: torch.zeros(1, 1, *h.shape).masked_fill(torch.from_numpy(h), -torch.inf)
             for kind, h in hidden.items()
         }
-        if isinstance(model, LlamaForCausalLM):
+        if isinstance(model.config, (LlamaConfig, Qwen3MoeConfig)):
             masks = masks["full_attention"]
     with torch.no_grad():
         found = model(torch.tensor([ids]), attention_mask=masks, use_cache=False).logits[0]

@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kakeya.compute.ropes import ROPE_TYPES, Llama3Scaling, Rope
+from kakeya.compute.weight_files import WEIGHT_DTYPES
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused
-from kakeya.verifying.checkpoint import WEIGHT_DTYPES, read_checkpoint
-from kakeya.verifying.model_config import LAYER_TYPES, MODEL_TYPES, Llama3Scaling, read_config
+from kakeya.verifying.checkpoint import read_checkpoint
+from kakeya.verifying.model_config import LAYER_TYPES, MODEL_TYPES, read_config
 from tests.spec_tables import table
 from tests.verifying.checkpoints import full_plan, load, some_ids, write_checkpoint
 from tests.verifying.conftest import Pair
@@ -58,6 +60,7 @@ def refusal(folder: Path, **limits: Any) -> Refused:
 def test_what_is_supported_is_what_the_spec_says():
     rows = dict(table("verifying.md", "field", "supported"))
     assert tuple(rows["model_type"].split(", ")) == MODEL_TYPES
+    assert tuple(rows["rope_type"].split(", ")) == ROPE_TYPES
     assert tuple(rows["layer_types"].split(", ")) == LAYER_TYPES
     assert tuple(rows["weight dtype"].split(", ")) == WEIGHT_DTYPES
 
@@ -220,7 +223,7 @@ def test_rope_is_read_in_the_old_layout_and_in_the_new():
     old = read_config({**LLAMA, "rope_theta": 500_000.0}, {})
     new = read_config({**LLAMA, "rope_parameters": {"rope_theta": 500_000.0}}, {})
     assert old == new
-    assert old.rope_theta == 500_000.0
+    assert old.ropes == {"full_attention": Rope(500_000.0)}
     llama3 = {
         "rope_type": "llama3",
         "factor": 32.0,
@@ -229,7 +232,8 @@ def test_rope_is_read_in_the_old_layout_and_in_the_new():
         "original_max_position_embeddings": 8192,
     }
     scaled = read_config({**LLAMA, "rope_theta": 500_000.0, "rope_scaling": llama3}, {})
-    assert scaled.rope_scaling == Llama3Scaling(32.0, 1.0, 4.0, 8192)
+    scaling = Llama3Scaling(32.0, 1.0, 4.0, 8192)
+    assert scaled.ropes == {"full_attention": Rope(500_000.0, llama3=scaling)}
 
 
 def test_end_of_text_ids_come_from_the_generation_config_first():
@@ -251,4 +255,4 @@ def test_sliding_layers_are_read_from_the_list_or_from_max_window_layers():
 def test_reading_a_checkpoint_loads_no_weight(folder: Path):
     found = read_checkpoint(folder, VerifyingLimits())
     assert set(found.dtypes.values()) == {"F32"}
-    assert found.config.has_qk_norm
+    assert found.config.normed_heads == "qk"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kakeya.verifying.exactness_torch import GUARD_BOUNDS, Exactness, measure_exactness
-from kakeya.verifying.matmul_torch import LeftMatrix, PackedMatrix, prepare
+from kakeya.compute.matmul_torch import LeftMatrix, PackedMatrix, prepare
+from kakeya.verifying.exactness import GUARD_BOUNDS, Exactness, measure_exactness
 from tests.spec_tables import table
 from tests.verifying.checkpoints import full_plan, load, write_checkpoint
 from tests.verifying.conftest import Pair

@@ -32,6 +32,7 @@ for verb in ("run", "generate", "fleet", "bench", "models", "spec"):
     app.command(f"kakeya.cli.{verb}:{verb}", name=verb)
 app.command("kakeya.cli.config:config_app", name="config")
 app.command("kakeya.cli.cert:cert_app", name="cert")
+app.command("kakeya.cli.train:train_app", name="train")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -29,7 +29,7 @@ async def node_stub(
             yield stub
         return
     # On a port of its own and without a kept identity: it ends with the command.
-    here = replace(settings, host="127.0.0.1", port=0)
+    here = replace(settings, host="127.0.0.1", port=0, http_port="off")
     async with trio.open_nursery() as nursery:
         running = await nursery.start(run_node, here, embedded_seams(here))
         async with stub_at(running.grpc_address, settings) as stub:

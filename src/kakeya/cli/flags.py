@@ -15,6 +15,7 @@ from kakeya.config import settings
 from kakeya.config.settings import ConfigError, Loaded, Settings
 
 NODE = Group("The node")
+HTTP = Group("HTTP")
 MODEL = Group("Models")
 LIMITS = Group("Limits")
 SECURITY = Group("Security")
@@ -32,6 +33,20 @@ class NodeFlags:
 
     host: Annotated[str | None, _flag(NODE, "Address to bind. Default 127.0.0.1.")] = None
     port: Annotated[int | None, _flag(NODE, "gRPC port, 0 for any. Default 50051.")] = None
+    http_port: Annotated[
+        str | None,
+        _flag(HTTP, "Port of the OpenAI API, 0 for any, or off. Default 8051."),
+    ] = None
+    http_host: Annotated[
+        str | None,
+        _flag(HTTP, "Address to bind it. Default: that of --host where safe, else loopback."),
+    ] = None
+    http_key_file: Annotated[
+        str | None, _flag(HTTP, "File with the API key that clients must send.")
+    ] = None
+    http_origin: Annotated[
+        tuple[str, ...] | None, _flag(HTTP, "Web origin whose pages may ask; repeatable.")
+    ] = None
     advertise: Annotated[str | None, _flag(NODE, "HOST[:PORT] that peers reach this node at.")] = (
         None
     )
@@ -70,6 +85,12 @@ class NodeFlags:
     )
     offline: Annotated[bool | None, _flag(MODEL, "Never download a model.")] = None
     max_message_bytes: Annotated[int | None, _flag(LIMITS, "Largest gRPC message.")] = None
+    max_sessions: Annotated[
+        int | None, _flag(LIMITS, "DFlash sessions open at once. Default 64.")
+    ] = None
+    session_idle: Annotated[
+        float | None, _flag(LIMITS, "Seconds a seeded session may be silent. Default 60.")
+    ] = None
     memory_limit: Annotated[
         int | None, _flag(LIMITS, "Bytes of K/V all generations may hold; 0: 4 GiB.")
     ] = None

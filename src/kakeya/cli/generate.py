@@ -17,6 +17,7 @@ from kakeya.cli.client import refusal_of
 from kakeya.cli.embedded import node_stub
 from kakeya.cli.flags import NodeFlags, load_command_settings
 from kakeya.config.settings import Settings
+from kakeya.embedded.drafters import proposer_id
 from kakeya.errors import Refused, demand
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
@@ -91,6 +92,13 @@ def generate(
     return trio.run(_run, requests, asked, settings)
 
 
+def chosen_proposer(flags: NodeFlags) -> str:
+    """The model whose drafts are asked for: what --proposer names, "" for any.  Raises Refused."""
+    given = flags.proposer or ()
+    demand(len(given) <= 1, "INVALID_ARGUMENT", "give one --proposer: whose drafts are used")
+    return proposer_id(given[0]) if given else ""
+
+
 def read_prompts(prompt: str, asked: GenerateFlags) -> list[str]:
     """The prompts of one command, at least one.  Raises Refused(INVALID_ARGUMENT)."""
     sources = [bool(prompt and prompt != "-"), bool(asked.file), bool(asked.prompt_file)]
@@ -127,6 +135,7 @@ def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.Generat
         stop=asked.stop,
         plain=asked.plain,
         draft_on=flags.draft_on or "",
+        proposer=chosen_proposer(flags),
         num_drafts=int(num_drafts or 0),
         kv_mode=flags.kv or "",
         kv_sink=_count(flags.sink),

@@ -13,6 +13,8 @@ from kakeya.cli.client import read_credentials
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_settings, state_folder
 from kakeya.config.settings import ConfigError, Settings
+from kakeya.errors import Refused
+from kakeya.node.door import http_bind, read_http_key
 from kakeya.node.run import RunningNode, run_node
 from kakeya.node.seams import host_seams
 from kakeya.rpc.security import bind_trouble
@@ -30,8 +32,22 @@ def run(*, flags: NodeFlags | None = None) -> int:
     )
     if trouble:
         raise ConfigError(trouble)
+    _demand_safe_door(settings)
     logs.configure(settings.log_level, settings.log_format)
     return int(trio.run(_serve, settings))
+
+
+def _demand_safe_door(settings: Settings) -> None:
+    try:
+        http_bind(settings, has_key=bool(read_http_key(settings, os.environ)))
+    except Refused as refused:
+        raise ConfigError(refused.why) from None
+
+
+def ready_line(running: RunningNode) -> str:
+    """What a script waits for; `-` stands for a door that is off.  Spec: N-05."""
+    places = f"grpc={running.grpc_address} http={running.http_address or '-'}"
+    return f"ready node_id={running.node_id} {places}"
 
 
 async def _serve(settings: Settings) -> Exit:
@@ -40,7 +56,7 @@ async def _serve(settings: Settings) -> Exit:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             running = await nursery.start(run_node, settings, seams)
-            print(f"ready node_id={running.node_id} grpc={running.grpc_address} http=-", flush=True)
+            print(ready_line(running), flush=True)
             nursery.start_soon(_watch, signals, running, nursery.cancel_scope)
             await running.ended()
             nursery.cancel_scope.cancel()

@@ -9,29 +9,41 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import outcome
 import trio
 
-from kakeya.errors import demand
+from kakeya.errors import Refused, demand
 
 T = TypeVar("T")
 
 
-@dataclass(eq=False, slots=True)
 class Job:
-    """One piece of work on its way to the thread and back."""
+    """One piece of work on its way to the thread, and the task that sleeps until it is back.
 
-    run: Callable[[], Any]
-    done: trio.Event = field(default_factory=trio.Event)
-    result: Any = None
+    The thread goes on a little after it has told the result: what it still holds by then is this
+    object, with neither the work's arguments nor its result in it.
+    """
 
-    def settle(self, result: Any) -> None:
-        self.result = result
-        self.done.set()
+    __slots__ = ("_result", "_run", "_task")
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run: Callable[[], Any] | None = run
+        self._result: Any = None
+        self._task = trio.lowlevel.current_task()
+
+    def work(self) -> None:
+        """On the thread."""
+        run, self._run = self._run, None
+        assert run is not None
+        self._result = outcome.capture(run)
+
+    def settle(self) -> None:
+        """On the loop: the sleeper wakes with the result."""
+        result, self._result = self._result, None
+        trio.lowlevel.reschedule(self._task, result)
 
 
 class Device(Protocol):
@@ -40,7 +52,8 @@ class Device(Protocol):
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
         """Run `fn(*args)` as one job; cancellable while queued, never while running.
 
-        Raises what `fn` raised, and Refused(RESOURCE_EXHAUSTED) when the queue is full.
+        Raises what `fn` raised, and Refused: RESOURCE_EXHAUSTED when the queue is full,
+        UNAVAILABLE when the device has stopped.
         """
         ...
 
@@ -62,6 +75,7 @@ class ThreadDevice:
         self._waiting = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._turn = trio.Lock()
+        self._is_over = False
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the thread alive; cancelling this ends it after the current job."""
@@ -79,12 +93,13 @@ class ThreadDevice:
             try:
                 await trio.sleep_forever()
             finally:
+                self._is_over = True
                 self._jobs.put(None)
 
     def _loop(self, token: trio.lowlevel.TrioToken) -> None:
         while (job := self._jobs.get()) is not None:
-            token.run_sync_soon(job.settle, outcome.capture(job.run))
-            del job  # or this frame keeps the last tensors alive until the next job
+            job.work()
+            token.run_sync_soon(job.settle)
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
         demand(
@@ -95,13 +110,20 @@ class ThreadDevice:
         self._waiting += 1
         try:
             async with self._turn:
-                job = Job(partial(fn, *args))
-                self._jobs.put(job)
-                with trio.CancelScope(shield=True):
-                    await job.done.wait()
+                if self._is_over:
+                    # Behind the end of the queue nobody would ever come for the job.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    raise Refused("UNAVAILABLE", f"{self._name} has stopped")
+                self._jobs.put(Job(partial(fn, *args)))
+                # An Event in a shielded scope would be the same, at twice the cost to the loop.
+                return await trio.lowlevel.wait_task_rescheduled(_never)  # type: ignore[no-any-return]
         finally:
             self._waiting -= 1
-        return job.result.unwrap()  # type: ignore[no-any-return]
+
+
+def _never(_: Any) -> trio.lowlevel.Abort:
+    """A job that has begun ends."""
+    return trio.lowlevel.Abort.FAILED
 
 
 class InlineDevice:

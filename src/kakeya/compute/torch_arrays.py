@@ -26,8 +26,11 @@ NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 def to_torch(dtype: str, bits: NDArray[np.generic]) -> torch.Tensor:
     """The tensor over the memory of `bits` (logical `dtype`); it must not be written to.
 
-    bits: any shape, in the host's byte order; uint16 for bfloat16.
+    bits: any shape, in the host's byte order; uint16 for bfloat16.  Copied when its address is
+    not a multiple of the value's size, as torch wants it: a message puts its data anywhere.
     """
+    if not bits.flags.aligned:
+        bits = bits.copy()
     with warnings.catch_warnings():
         # Read-only memory is what we want shared: nobody writes to what came off the wire.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

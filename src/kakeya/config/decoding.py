@@ -26,6 +26,27 @@ class DecodingLimits:
     max_circuits: int = 1024
     refresh_trip_s: float = 5.0
     places_every_s: float = 1.0
+    # Deadlines of a DFlash session's calls; a Restore or a long seed may wait behind other work.
+    restore_s: float = 10.0
+    seed_s: float = 5.0
+    draft_s: float = 2.0
+    close_s: float = 1.0
+    # One message of aux, and what is kept of it for seeding another drafter.
+    max_aux_message_bytes: int = 8 << 20
+    max_aux_bytes: int = 64 << 20
+    # Committed positions a session may lag behind before they are sent without a draft.
+    max_lag_len: int = 64
+    # Sessions this node holds on others at once.
+    max_held_sessions: int = 64
+    # What a node's drafters fit is asked again so often, sooner after no answer; one question's
+    # deadline; questions at once.
+    catalog_s: float = 60.0
+    catalog_retry_s: float = 2.0
+    catalog_ask_s: float = 2.0
+    max_catalog_questions: int = 16
+    # A session that failed is opened again beside the loop's work, which costs no waiting.
+    session_backoff_s: float = 0.05
+    max_session_backoff_s: float = 2.0
     # Speculation has to promise this much over plain decoding before it is used at all, because
     # the promise rests on noisy times.
     min_gain: float = 1.05

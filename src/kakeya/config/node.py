@@ -24,7 +24,11 @@ class NodeLimits:
     max_waiting_generations: int = 64
     # A first start converts the default model (about a minute), a slow disk takes longer.
     load_s: float = 900.0
+    # How often the event loop's lag is measured.
+    lag_every_s: float = 0.5
     max_prompt_bytes: int = 1 << 20
+    # Prompts up to here are encoded on the event loop, in about 15 ms; longer ones on a thread.
+    max_inline_bytes: int = 8 << 10
     max_stop_strings: int = 16
     max_stop_bytes: int = 1024
 

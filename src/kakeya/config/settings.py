@@ -16,10 +16,13 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from kakeya.config.decoding import DecodingLimits
+from kakeya.config.drafter import DrafterLimits
 from kakeya.config.drafting import DraftingLimits
 from kakeya.config.fleet import FleetLimits
+from kakeya.config.http import HttpLimits
 from kakeya.config.node import NodeLimits
 from kakeya.config.rpc import RpcLimits
+from kakeya.config.sessions import SessionLimits
 from kakeya.config.verifying import VerifyingLimits
 
 NodeIdText = str
@@ -36,6 +39,10 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 50051
+    http_host: str = ""
+    http_port: int | Literal["off"] = 8051
+    http_key_file: str = ""
+    http_origin: tuple[str, ...] = ()
     advertise: str = ""
     peer: tuple[str, ...] = ()
     fleet_name: str = "kakeya"
@@ -44,7 +51,7 @@ class Settings:
     proposer: tuple[str, ...] = ("ngram",)
     backend: Literal["auto", "torch"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv: Literal["full", "window"] = "full"
+    kv: Literal["full", "window", "restored"] = "full"
     sink: int = 4
     window: int = 1024
     num_drafts: int | Literal["auto"] = "auto"
@@ -59,9 +66,12 @@ class Settings:
     offline: bool = False
     log_level: Level = "info"
     log_format: Literal["auto", "pretty", "json"] = "auto"
+    http: HttpLimits = field(default_factory=HttpLimits)
     rpc: RpcLimits = field(default_factory=RpcLimits)
     fleet: FleetLimits = field(default_factory=FleetLimits)
     drafting: DraftingLimits = field(default_factory=DraftingLimits)
+    drafter: DrafterLimits = field(default_factory=DrafterLimits)
+    sessions: SessionLimits = field(default_factory=SessionLimits)
     verifying: VerifyingLimits = field(default_factory=VerifyingLimits)
     decoding: DecodingLimits = field(default_factory=DecodingLimits)
     node: NodeLimits = field(default_factory=NodeLimits)
@@ -71,20 +81,25 @@ class Settings:
 # default is 0).
 BOUNDS: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
+    "http_port": (0, 65535),
     "sink": (0, 4096),
     "window": (16, 1 << 20),
     "num_drafts": (0, 64),
     "memory_limit": (0, 1 << 50),
 }
-# Flags with a shorter or friendlier name than the key they set.
-ALIASES = {
-    "max_message_bytes": "rpc.max_message_bytes",
-    "fleet_interval": "fleet.interval_s",
-    "fleet_ttl": "fleet.ttl_s",
+# Flags with a shorter or friendlier name than the keys they set.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "max_message_bytes": ("rpc.max_message_bytes",),
+    "fleet_interval": ("fleet.interval_s",),
+    "fleet_ttl": ("fleet.ttl_s",),
+    "max_sessions": ("sessions.max_sessions",),
+    "session_idle": ("sessions.seeded_s", "sessions.drafting_s"),
 }
 # All three or none: half a TLS setting would be no TLS, and nobody would notice.
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 MAX_FILE_BYTES = 1 << 20
+# Variables that are no settings: where the file is, and the two secrets.
+NOT_SETTINGS = ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY", "KAKEYA_HTTP_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +134,7 @@ def load(*, flags: Mapping[str, Any], env: Mapping[str, str], toml_text: str) ->
         ("default", {key: default for key, (_, default) in known.items()}),
         ("file", dict(_flatten(_parse_toml(toml_text)))),
         ("environment", _from_env(env, known)),
-        ("flag", {ALIASES.get(k, k): v for k, v in flags.items() if v is not None}),
+        ("flag", {key: v for k, v in flags.items() if v is not None for key in _aimed_at(k)}),
     )
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -162,16 +177,20 @@ def _flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def _aimed_at(flag: str) -> tuple[str, ...]:
+    """The keys that a flag sets."""
+    return ALIASES.get(flag, (flag,))
+
+
 def _from_env(env: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
-    by_name = {env_name(key): key for key in known}
-    by_name |= {env_name(alias): key for alias, key in ALIASES.items()}
-    found = {}
+    by_name = {env_name(key): _aimed_at(key) for key in (*known, *ALIASES)}
+    found: dict[str, Any] = {}
     for name, value in sorted(env.items()):
-        if not name.startswith("KAKEYA_") or name in ("KAKEYA_CONFIG", "KAKEYA_FLEET_KEY"):
+        if not name.startswith("KAKEYA_") or name in NOT_SETTINGS:
             continue
         if name not in by_name:
             raise ConfigError(_unknown(name, "environment", list(by_name)))
-        found[by_name[name]] = value
+        found |= dict.fromkeys(by_name[name], value)
     return found
 
 

@@ -22,3 +22,5 @@ class VerifyingLimits:
     max_shards: int = 512
     # Threads of one tensor job; 0 means one per core this process may use.
     num_threads: int = 0
+    # Weights of at most this size are multiplied by one thread: waking a second one costs more.
+    one_thread_bytes: int = 32 << 20

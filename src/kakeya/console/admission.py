@@ -7,7 +7,15 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kakeya.errors import demand
+from kakeya.errors import Refused, demand
+
+
+class QueueFull(Refused):
+    """Too many wait already; it helps to ask again a little later."""
+
+    def __init__(self, num_waiting: int, max_waiting: int) -> None:
+        why = f"{num_waiting} generations wait, the limit is {max_waiting}"
+        super().__init__("RESOURCE_EXHAUSTED", why)
 
 
 class Admission:
@@ -35,10 +43,7 @@ class Admission:
     async def place(self) -> AsyncIterator[None]:
         """Wait for a place.  Refused: UNAVAILABLE once closed, RESOURCE_EXHAUSTED when full."""
         demand(self._is_open, "UNAVAILABLE", "the node is stopping")
-        demand(
-            self._places.value > 0 or self.num_waiting < self._max_waiting,
-            "RESOURCE_EXHAUSTED",
-            f"{self.num_waiting} generations wait, the limit is {self._max_waiting}",
-        )
+        if self._places.value == 0 and self.num_waiting >= self._max_waiting:
+            raise QueueFull(self.num_waiting, self._max_waiting)
         async with self._places:
             yield

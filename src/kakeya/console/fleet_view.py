@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from kakeya.fleet.card import Model
 from kakeya.fleet.membership import Fleet, NodeRow
-from kakeya.fleet.placement import NobodyQualifies
+from kakeya.fleet.placement import NobodyQualifies, no_preference
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 
+# (address, model) → rank of a proposer, lower ones first.
+Prefers = Callable[[str, Model], int]
 
-def fleet_response(fleet: Fleet, request: pb.GetFleetRequest) -> pb.GetFleetResponse:
+
+def fleet_response(
+    fleet: Fleet, request: pb.GetFleetRequest, prefers: Prefers = no_preference
+) -> pb.GetFleetResponse:
     """All nodes and, when asked for, why placement would choose as it does."""
     return pb.GetFleetResponse(
         self_node_id=fleet.node_id,
         fleet_name=fleet.fleet_name,
         nodes=[_node(row) for row in fleet.nodes()],
-        plan_lines=plan_lines(fleet, request) if request.plan else (),
+        plan_lines=plan_lines(fleet, request, prefers) if request.plan else (),
     )
 
 
-def plan_lines(fleet: Fleet, request: pb.GetFleetRequest) -> list[str]:
+def plan_lines(
+    fleet: Fleet, request: pb.GetFleetRequest, prefers: Prefers = no_preference
+) -> list[str]:
     try:
-        return list(fleet.plan(request.role, request.model_id).lines)
+        return list(fleet.plan(request.role, request.model_id, prefers=prefers).lines)
     except NobodyQualifies as missing:
         return [missing.why, *missing.lines]
 

@@ -1,18 +1,42 @@
-"""From a request for text to the events of its generation."""
+"""From a request for text to the blocks of its generation."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import trio
 
 from kakeya.config.settings import BOUNDS, Settings
 from kakeya.console.admission import Admission
+from kakeya.console.report import reported
+from kakeya.console.request import (
+    ContextTooLong,
+    GenerationRequest,
+    demand_small,
+    prompt_bytes,
+)
+from kakeya.console.scoreboard import Scoreboard
 from kakeya.console.slot import ModelSlot, Ready
-from kakeya.decoding import Block, Peers, Sampling, Tally, decode
+from kakeya.decoding import Block, Peers, Tally, decode
 from kakeya.errors import demand
+from kakeya.metrics import Metrics
 from kakeya.verifying.tokenizer import Tokenizer
 from kakeya.verifying.verifier import KvPlan
-from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
+
+# Threads that turn long prompts into ids; a megabyte takes a core two seconds.
+NUM_ENCODING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generation that has its place; nothing is computed before the first block is asked for."""
+
+    prompt_ids: tuple[int, ...]
+    model_id: str
+    tokenizer: Tokenizer
+    blocks: AsyncGenerator[Block, None]
 
 
 class Generations:
@@ -27,6 +51,7 @@ class Generations:
         admission: Admission,
         wall: Callable[[], float],
         note_speed: Callable[[float], None],
+        metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._slot = slot
@@ -34,21 +59,48 @@ class Generations:
         self._admission = admission
         self._wall = wall
         self._note_speed = note_speed
+        self._metrics = metrics
+        self.scoreboard = Scoreboard()
+        self._encoding = trio.CapacityLimiter(NUM_ENCODING)
 
-    async def stream(self, request: pb.GenerateRequest) -> AsyncGenerator[pb.GenerateEvent, None]:
-        """Events block by block; the last one carries `done`.  Raises Refused."""
-        demand_small(request, self._settings)
-        async with self._admission.place():
+    @asynccontextmanager
+    async def open(self, request: GenerationRequest) -> AsyncIterator[Generation]:
+        """A generation once there is a place and a model for it.
+
+        Raises Refused, here or with the first block; leaving ends the work within one block.
+        """
+        async with (
+            reported(self._metrics, self.scoreboard, self._note) as report,
+            self._place_for(request),
+        ):
             ready = await self._slot.get(within_s=self._settings.node.load_s)
-            prompt_ids = prompt_of(request, ready.tokenizer, self._wall)
-            async with aclosing(self._decode(ready, prompt_ids, request)) as blocks:
-                async for block in blocks:
-                    yield event_of(block, ready.engine.verifier.model_id)
-                    if block.tally is not None:
-                        self._note(block.tally)
+            prompt_ids = await self._prompt_ids(request, ready.tokenizer)
+            max_tokens = answer_len(request, len(prompt_ids), _max_context_len(ready))
+            report.model_id = ready.engine.verifier.model_id
+            async with (
+                aclosing(self._decode(ready, prompt_ids, request, max_tokens)) as decoded,
+                aclosing(report.of(decoded)) as blocks,
+            ):
+                yield Generation(tuple(prompt_ids), report.model_id, ready.tokenizer, blocks)
+
+    def _place_for(self, request: GenerationRequest) -> AbstractAsyncContextManager[None]:
+        demand_small(request, self._settings.node)
+        return self._admission.place()
+
+    async def _prompt_ids(self, request: GenerationRequest, tokenizer: Tokenizer) -> list[int]:
+        if prompt_bytes(request) <= self._settings.node.max_inline_bytes:
+            return prompt_of(request, tokenizer, self._wall)
+        return await trio.to_thread.run_sync(
+            prompt_of,
+            request,
+            tokenizer,
+            self._wall,
+            abandon_on_cancel=True,
+            limiter=self._encoding,
+        )
 
     def _decode(
-        self, ready: Ready, prompt_ids: list[int], request: pb.GenerateRequest
+        self, ready: Ready, prompt_ids: list[int], request: GenerationRequest, max_tokens: int
     ) -> AsyncGenerator[Block, None]:
         settings = self._settings
         num_drafts = request.num_drafts or settings.num_drafts
@@ -62,14 +114,21 @@ class Generations:
             ready.engine,
             prompt_ids,
             self._peers,
-            max_tokens=request.max_tokens,
+            max_tokens=max_tokens,
             stop_ids=ready.tokenizer.eos_ids,
-            stops=tuple(request.stop),
+            stops=request.stops,
             text=ready.tokenizer.stream(),
-            sampling=sampling_of(request),
-            plan=kv_plan(request, settings, ready, len(prompt_ids)),
+            sampling=request.sampling,
+            num_top=request.num_top,
+            plan=kv_plan(
+                request,
+                settings,
+                max_len=min(_max_context_len(ready), len(prompt_ids) + max_tokens),
+                prompt_len=len(prompt_ids),
+            ),
             num_drafts=num_drafts if isinstance(num_drafts, int) else None,
             draft_on=request.draft_on or settings.draft_on,
+            proposer=request.proposer,
             plain=request.plain,
             exact="strict" if exact == "strict" else "guarded",
         )
@@ -79,69 +138,44 @@ class Generations:
             self._note_speed(tally.num_ids / tally.decode_s)
 
 
-def demand_small(request: pb.GenerateRequest, settings: Settings) -> None:
-    """Raise Refused(INVALID_ARGUMENT) for what is out of bounds before any work is done."""
-    limits = settings.node
-    texts = [request.text, *(message.content for message in request.messages)]
-    num_bytes = sum(len(text.encode()) for text in texts) + 4 * len(request.prompt_ids)
-    demand(
-        num_bytes <= limits.max_prompt_bytes,
-        "INVALID_ARGUMENT",
-        f"the prompt has {num_bytes} bytes, the limit is {limits.max_prompt_bytes}",
-    )
-    demand(
-        len(request.stop) <= limits.max_stop_strings,
-        "INVALID_ARGUMENT",
-        f"{len(request.stop)} stop strings are given, the limit is {limits.max_stop_strings}",
-    )
-    longest = max((len(text.encode()) for text in request.stop), default=0)
-    demand(
-        longest <= limits.max_stop_bytes,
-        "INVALID_ARGUMENT",
-        f"a stop string has {longest} bytes, the limit is {limits.max_stop_bytes}",
-    )
-    given = [bool(request.text), bool(request.messages), bool(request.prompt_ids)]
-    demand(
-        sum(given) == 1,
-        "INVALID_ARGUMENT",
-        f"{sum(given)} of text, messages and prompt_ids are given, it must be one",
-    )
+def _max_context_len(ready: Ready) -> int:
+    return ready.engine.verifier.geometry.max_context_len
+
+
+def answer_len(request: GenerationRequest, prompt_len: int, max_context_len: int) -> int:
+    """Most tokens of the answer.  Raises ContextTooLong where it has to fit and does not."""
+    room, asked = max_context_len - prompt_len, request.max_tokens
+    wanted = max(asked or 0, 1)
+    if room < (wanted if request.must_fit else 1):
+        raise ContextTooLong(
+            prompt_len=prompt_len,
+            max_tokens=asked if request.must_fit else None,
+            max_context_len=max_context_len,
+        )
+    return room if asked is None else asked
 
 
 def prompt_of(
-    request: pb.GenerateRequest, tokenizer: Tokenizer, wall: Callable[[], float]
+    request: GenerationRequest, tokenizer: Tokenizer, wall: Callable[[], float]
 ) -> list[int]:
     """The ids to decode behind: as given, raw text, or text in the model's chat template."""
     if request.prompt_ids:
         return list(request.prompt_ids)
     if request.raw or (request.text and tokenizer.template is None):
         return tokenizer.encode(request.text, add_special=True)
-    messages = [{"role": m.role, "content": m.content} for m in request.messages]
+    messages = [dict(message) for message in request.messages]
     if request.text:
         messages = [{"role": "user", "content": request.text}]
     return tokenizer.encode(tokenizer.render_chat(messages, wall=wall))
 
 
-def sampling_of(request: pb.GenerateRequest) -> Sampling:
-    """An absent top_p reads as 0 on the wire and means 1."""
-    return Sampling(
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p or 1.0,
-        min_p=request.min_p,
-        seed=request.seed,
-    )
-
-
 def kv_plan(
-    request: pb.GenerateRequest, settings: Settings, ready: Ready, prompt_len: int
+    request: GenerationRequest, settings: Settings, *, max_len: int, prompt_len: int
 ) -> KvPlan:
     mode = request.kv_mode or settings.kv
-    longest = ready.engine.verifier.geometry.max_context_len
-    max_len = min(longest, prompt_len + request.max_tokens)
-    if mode == "window":
-        sink = request.kv_sink.value if request.HasField("kv_sink") else settings.sink
-        window = request.kv_window.value if request.HasField("kv_window") else settings.window
+    if mode in ("window", "restored"):
+        sink = settings.sink if request.sink is None else request.sink
+        window = settings.window if request.window is None else request.window
         for key, value in (("sink", sink), ("window", window)):
             low, high = BOUNDS[key]
             demand(
@@ -149,34 +183,10 @@ def kv_plan(
                 "INVALID_ARGUMENT",
                 f"{key} is {value}, it must be at least {low:g} and at most {high:g}",
             )
+        if mode == "restored":
+            return KvPlan("restored", sink, window, max_len, prompt_len=prompt_len)
         return KvPlan("window", sink, window, max_len)
-    demand(mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full or window")
+    demand(
+        mode == "full", "INVALID_ARGUMENT", f"kv is {mode!r}, it must be full, window or restored"
+    )
     return KvPlan("full", 0, 0, max_len)
-
-
-def event_of(block: Block, model_id: str) -> pb.GenerateEvent:
-    event = pb.GenerateEvent(
-        text=block.text,
-        ids=block.ids,
-        block=pb.Block(
-            num_drafts=block.num_drafts,
-            num_accepted=block.num_accepted,
-            proposer=block.proposer,
-            drafted_on=block.drafted_on,
-        ),
-    )
-    if block.tally is not None:
-        event.done.CopyFrom(done_of(block, block.tally, model_id))
-    return event
-
-
-def done_of(block: Block, tally: Tally, model_id: str) -> pb.Done:
-    return pb.Done(
-        finish_reason=block.finish_reason,
-        prompt_len=tally.prompt_len,
-        prefill_s=tally.prefill_s,
-        decode_s=tally.decode_s,
-        fallbacks=dict(tally.fallbacks),
-        margin_rechecks=tally.margin_rechecks,
-        model_id=model_id,
-    )

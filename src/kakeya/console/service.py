@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 
 import trio
 
-from kakeya.console.fleet_view import fleet_response
+from kakeya.console.fleet_view import Prefers, fleet_response
 from kakeya.console.generations import Generations
+from kakeya.console.grpc_messages import event_of, request_of
 from kakeya.fleet.membership import Fleet
+from kakeya.fleet.placement import no_preference
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceServicer
 
@@ -17,20 +18,23 @@ from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceServicer
 class NodeServicer(NodeServiceServicer):
     """Answers for one node."""
 
-    def __init__(self, fleet: Fleet, generations: Generations) -> None:
+    def __init__(
+        self, fleet: Fleet, generations: Generations, prefers: Prefers = no_preference
+    ) -> None:
         super().__init__()
         self._fleet = fleet
+        self._prefers = prefers
         self._generations = generations
 
     async def GetFleet(  # noqa: N802 - the service's name
         self, input_message: pb.GetFleetRequest
     ) -> pb.GetFleetResponse:
         await trio.lowlevel.checkpoint()
-        return fleet_response(self._fleet, input_message)
+        return fleet_response(self._fleet, input_message, self._prefers)
 
     async def Generate(  # noqa: N802 - the service's name
         self, input_message: pb.GenerateRequest
     ) -> AsyncIterator[pb.GenerateEvent]:
-        async with aclosing(self._generations.stream(input_message)) as events:
-            async for event in events:
-                yield event
+        async with self._generations.open(request_of(input_message)) as generation:
+            async for block in generation.blocks:
+                yield event_of(block, generation.model_id)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import trio
 
-from kakeya.decoding.loop import Engine
+from kakeya.decoding import Engine, VerifierFacts
 from kakeya.errors import Refused
 from kakeya.verifying.tokenizer import Tokenizer
 
@@ -17,12 +17,20 @@ class Ready:
 
     engine: Engine
     tokenizer: Tokenizer
+    tokenizer_sha256: str = ""
+
+    @property
+    def facts(self) -> VerifierFacts:
+        """What decides which drafters fit."""
+        return VerifierFacts(self.engine.verifier.geometry, self.tokenizer_sha256)
 
 
 class ModelSlot:
     """Filled once by the task that loads; asked by everyone else."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_id: str = "") -> None:
+        # What it will serve once it is filled; "" for a node without a verifier.
+        self.model_id = model_id
         self._settled = trio.Event()
         self._ready: Ready | None = None
         self._refused = Refused("FAILED_PRECONDITION", "this node runs no verifier")
@@ -38,6 +46,23 @@ class ModelSlot:
 
     def leave_empty(self) -> None:
         self._settled.set()
+
+    @property
+    def ready(self) -> Ready | None:
+        """The verifier, None while there is none."""
+        return self._ready
+
+    @property
+    def state(self) -> str:
+        """loading, ready or failed."""
+        if not self.is_settled:
+            return "loading"
+        return "failed" if self._ready is None else "ready"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether loading is over, whatever came of it."""
+        return self._settled.is_set()
 
     async def get(self, *, within_s: float) -> Ready:
         """The verifier once it is there.  Raises Refused."""

@@ -9,23 +9,32 @@ async with contextlib.aclosing(
 """
 
 from kakeya.decoding.block import Block, Tally
+from kakeya.decoding.catalog import Catalog, VerifierFacts
 from kakeya.decoding.failover import Circuits, Peers
+from kakeya.decoding.keeper import Keeper
 from kakeya.decoding.loop import Engine, decode, engine_of
+from kakeya.decoding.penalties import Reshaping
 from kakeya.decoding.remote import remote_sources
-from kakeya.decoding.sampling import GREEDY, Sampling
-from kakeya.decoding.source import Place
+from kakeya.decoding.sampling import GREEDY, Sampling, Score
+from kakeya.decoding.source import DflashFit, Place
 from kakeya.decoding.text import TextStream
 
 __all__ = [
     "GREEDY",
     "Block",
+    "Catalog",
     "Circuits",
+    "DflashFit",
     "Engine",
+    "Keeper",
     "Peers",
     "Place",
+    "Reshaping",
     "Sampling",
+    "Score",
     "Tally",
     "TextStream",
+    "VerifierFacts",
     "decode",
     "engine_of",
     "remote_sources",

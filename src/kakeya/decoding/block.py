@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kakeya.decoding.sampling import Score
+
 FinishReason = Literal["", "stop", "length"]
 
 
@@ -51,8 +53,9 @@ class Block:
 
     ids, text: what became final with it.  Without stop strings that is all it committed; with
     them, what may still be part of one is held back and comes with a later block.
-    proposer, drafted_on: who drafted; empty where the verifier went alone.
-    finish_reason, tally: set on the last block only.
+    proposer, drafted_on: who drafted; empty where the verifier went alone.  overhead_s: the
+    round's time that was neither draft_s nor verify_s.  may_draft: speculation is on.
+    finish_reason, tally: set on the last block only.  scores: one an id, where asked for.
     """
 
     ids: tuple[int, ...]
@@ -63,8 +66,11 @@ class Block:
     drafted_on: str
     draft_s: float
     verify_s: float
+    overhead_s: float = 0.0
+    may_draft: bool = False
     finish_reason: FinishReason = ""
     tally: Tally | None = None
+    scores: tuple[Score, ...] = ()
 
 
 @dataclass(slots=True)

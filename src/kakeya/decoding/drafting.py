@@ -12,8 +12,11 @@ import structlog
 import trio
 
 from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.aux_log import AuxLog
 from kakeya.decoding.block import Account
 from kakeya.decoding.failover import Peers, Standing, allowed, standing
+from kakeya.decoding.holding import Holding
+from kakeya.decoding.keeper import Course, HeldSession
 from kakeya.decoding.policy import (
     ALONE,
     PRIOR_RATES,
@@ -31,13 +34,21 @@ from kakeya.decoding.source import (
     Place,
     is_usable,
 )
+from kakeya.decoding.verify import Aux
 from kakeya.drafting.ngram import NGRAM
 from kakeya.errors import Refused
+from kakeya.verifying.verifier import Bank
 
 log = structlog.get_logger(__name__)
 
 # What acceptance is learnt by: the proposer, and how long a suffix matched (None: unknown).
 Kind = tuple[Place, int | None]
+
+
+# Somebody to ask, and what that promises.
+Option = tuple[BlockSource | LocalNgram, Kind, Choice]
+# A copy of what followed so many tokens beats a drafter's guess (measured on chat and edits).
+MIN_COPY_MATCH_LEN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +78,78 @@ class Drafter:
     now: Callable[[], float]
     committed_ids: list[int]
     ledger: Ledger
+    proposer: str = ""  # the model_id whose drafts are used alone; "": any
+    course: Course | None = None  # None: nobody is drafted with in sessions
+    num_read: int = 0  # committed positions that the verifier has read
+    _holding: Holding | None = None
     _acceptance: dict[Kind, Acceptance] = field(default_factory=dict)
     _places: tuple[Place, ...] = ()
     _places_at_s: float = float("-inf")
     _warned: set[str] = field(default_factory=set)
 
+    def follow(self, course: Course) -> None:
+        """Draft in sessions as well, seeded from `course`; where somebody keeps them."""
+        if self.peers is None or self.peers.keeper is None:
+            return
+        self.course = course
+        self._holding = Holding(
+            keeper=self.peers.keeper,
+            course=course,
+            circuits=self.peers.circuits,
+            limits=self.limits,
+            now=self.now,
+            note=self._fell_back,
+        )
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """The verifier layers whose outputs are kept for drafters."""
+        return self.course.aux.layers if self.course is not None else ()
+
     def commit(self, ids: Sequence[int]) -> None:
         self.committed_ids.extend(ids)
         self.local.commit(ids)
 
+    def note_read(self, num_positions: int, aux: Aux) -> None:
+        """The verifier has read so many committed positions more; keep their aux, if any."""
+        self.num_read += num_positions
+        if self._holding is not None and self.course is not None and aux:
+            self.course.aux.add(aux)
+            self._holding.grew()
+
+    async def banks(self, check: Callable[[Sequence[Bank]], None]) -> tuple[Bank, ...]:
+        """The prompt's banks from the first place that has an f_θ and answers.
+
+        check: raises Refused for banks that do not fit the verifier.  Raises Refused(UNAVAILABLE).
+        """
+        failure = DraftFailedError("not_found", "no drafter with an f_θ that fits is known")
+        for place in self._places:
+            if self._holding is None or place.dflash is None or not place.dflash.restores:
+                continue
+            held = self._holding.at(place)
+            if held is None:
+                continue
+            try:
+                banks = await held.banks()
+                check(banks)
+                return banks
+            except DraftFailedError as error:
+                failure = error
+            except Refused as refused:
+                failure = DraftFailedError("malformed", refused.why)
+            self._fell_back(place, failure)
+            self._holding.fail(held, failure)
+        raise Refused("UNAVAILABLE", f"K/V mode restored got no banks: {failure.why}")
+
+    def release(self) -> None:
+        """The generation is over: its sessions end."""
+        if self._holding is not None:
+            self._holding.release()
+
     async def draft(self, max_num_drafts: int) -> Drafted:
         """At most `max_num_drafts` ids from whoever promises most; a failure falls to n-gram."""
         options = self._options(self.standing().usable, max_num_drafts)
-        chosen = self._chosen([choice for _, _, choice in options])
+        chosen = self._chosen(options)
         if chosen is None:
             return self._alone(options)
         source, kind, choice = options[chosen]
@@ -113,11 +183,26 @@ class Drafter:
             return Standing((), ())
         now_s = self.now()
         if now_s - self._places_at_s >= self.limits.places_every_s:
-            self._places = allowed(
-                _seen(self.peers), draft_on=self.draft_on, self_node_id=self.local.place.node_id
+            self._places = tuple(
+                place
+                for place in allowed(
+                    _seen(self.peers), draft_on=self.draft_on, self_node_id=self.local.place.node_id
+                )
+                if self.proposer in ("", place.model_id)
             )
             self._places_at_s = now_s
+        if self._holding is not None and self.course is not None:
+            if not self.course.aux.layers:
+                self._tap(self.course.aux)
+            self._holding.look(self._places)
         return standing(self.peers, self._places, now_s)
+
+    def _tap(self, aux: AuxLog) -> None:
+        """From the first drafter on that is seen, keep what the drafters of that moment take."""
+        fits = [place.dflash for place in self._places if place.dflash is not None]
+        layers = sorted({layer for fit in fits for layer in fit.aux_layers})
+        if layers:
+            aux.tap(layers, self.num_read)
 
     async def probe(self, source: BlockSource) -> None:
         """Ask for one draft to learn whether and how fast `source` answers; its ids are not used.
@@ -147,38 +232,72 @@ class Drafter:
             if not settled and self.now() - asked_at_s >= self.limits.min_draft_wait_s:
                 circuits.put(place, circuits.of(place).unanswered(self.now(), self.limits))
 
-    def _options(
-        self, usable: Sequence[BlockSource], max_num_drafts: int
-    ) -> list[tuple[BlockSource | LocalNgram, Kind, Choice]]:
+    def _options(self, usable: Sequence[BlockSource], max_num_drafts: int) -> list[Option]:
         """Every source in order of preference, with what it promises.
 
         A peer's n-gram would copy what ours would, so ours says whether there is anything to copy.
         """
         match_len = self.local.match_len
         offers: list[tuple[BlockSource | LocalNgram, Kind, float]] = []
+        held = self._holding.usable() if self._holding is not None else None
+        if held is not None:
+            assert self.peers is not None
+            trip_s = self.peers.circuits.of(held.place).trip_s
+            offers.append((held, (held.place, None), max(trip_s, held.least_trip_s)))
         for source in usable:
             place = source.place
             length = match_len if place.model_id == NGRAM else None
             assert self.peers is not None
             offers.append((source, (place, length), self.peers.circuits.of(place).trip_s))
-        if self.draft_on in ("auto", "local") or not usable:
+        is_local_asked = self.draft_on in ("auto", "local") and self.proposer in ("", NGRAM)
+        if is_local_asked or not offers:
             offers.append((self.local, (self.local.place, match_len), 0.0))
         return [
-            (source, kind, self._promise(kind, draft_s, max_num_drafts))
+            (source, kind, self._promise(source, kind, draft_s, max_num_drafts))
             for source, kind, draft_s in offers
             if kind[1] != 0
         ]
 
-    def _promise(self, kind: Kind, draft_s: float, max_num_drafts: int) -> Choice:
-        most = min(max_num_drafts, self.limits.max_num_drafts)
+    def _promise(
+        self,
+        source: BlockSource | LocalNgram,
+        kind: Kind,
+        draft_s: float,
+        max_num_drafts: int,
+    ) -> Choice:
+        most = min(max_num_drafts, self.limits.max_num_drafts, self._room(source))
         if self.num_drafts is not None:
-            return Choice(min(self.num_drafts, most), 1.0)
+            return Choice(min(self.num_drafts, max(most, 0)), 1.0)
         return best_choice(
             self.pace, self._acceptance_of(kind), draft_s=draft_s, max_num_drafts=most
         )
 
-    def _chosen(self, choices: Sequence[Choice]) -> int | None:
-        chosen = first_worthwhile(choices, self.limits)
+    def _room(self, source: BlockSource | LocalNgram) -> int:
+        """Drafts a block of `source` can have here."""
+        fit = source.place.dflash
+        if fit is None:
+            return self.limits.max_num_drafts
+        left = fit.max_context_len - len(self.committed_ids)
+        if left < 1 and self._is_news(source.place, "context"):
+            log.warning(
+                "the text is longer than the drafter's context, the verifier goes on without it",
+                model_id=source.place.model_id,
+                max_context_len=fit.max_context_len,
+            )
+        return min(fit.max_num_drafts, left)
+
+    def _chosen(self, options: Sequence[Option]) -> int | None:
+        """Whose drafts are worth their time; a session's against the best of the others."""
+        choices = [choice for _, _, choice in options]
+        is_held = bool(options) and options[0][0].place.dflash is not None
+        if is_held and self.num_drafts is not None:
+            chosen = self._fixed(options)
+        else:
+            others = first_worthwhile(choices[is_held:], self.limits)
+            chosen = None if others is None else others + is_held
+            if is_held and choices[0].num_drafts:
+                is_best = chosen is None or choices[0].gain >= choices[chosen].gain
+                chosen = 0 if is_best else chosen
         if chosen is None or self.num_drafts is not None:
             return chosen
         if not self.ledger.is_on or self.pace.wants_one:
@@ -187,7 +306,14 @@ class Drafter:
             return None
         return chosen
 
-    def _alone(self, options: Sequence[tuple[BlockSource | LocalNgram, Kind, Choice]]) -> Drafted:
+    def _fixed(self, options: Sequence[Option]) -> int | None:
+        """With a given number of drafts: n-gram where two tokens match, else the drafter."""
+        with_room = [i for i, (_, _, choice) in enumerate(options) if choice.num_drafts]
+        if self.local.match_len >= MIN_COPY_MATCH_LEN and len(with_room) > 1:
+            return with_room[1]
+        return with_room[0] if with_room else None
+
+    def _alone(self, options: Sequence[Option]) -> Drafted:
         for _, kind, choice in options:
             if choice == ALONE:
                 self._acceptance_of(kind).skip()
@@ -212,7 +338,11 @@ class Drafter:
         circuit = circuits.of(place)
         is_late = failure.reason == "late"
         step = circuit.was_late if is_late else circuit.failed
-        circuits.put(place, step(now_s, self.limits))
+        after = step(now_s, self.limits)
+        if isinstance(source, HeldSession) and self._holding is not None and not after.is_closed:
+            self._holding.fail(source, failure)
+        else:
+            circuits.put(place, after)
         return Drafted(wait_s=max(now_s - asked_at_s, 1e-9))
 
     def _max_wait_s(self) -> float:
@@ -221,9 +351,7 @@ class Drafter:
 
     def _fell_back(self, place: Place, failure: DraftFailedError) -> None:
         self.account.fell_back(failure.reason)
-        key = f"{place.node_id} {failure.reason}"
-        if key not in self._warned:
-            self._warned.add(key)
+        if self._is_news(place, failure.reason):
             log.warning(
                 "a draft was not to be had, the generation goes on",
                 node_id=place.node_id,
@@ -231,6 +359,13 @@ class Drafter:
                 reason=failure.reason,
                 why=failure.why[:200],
             )
+
+    def _is_news(self, place: Place, what: str) -> bool:
+        """Whether this was not warned of in this generation before."""
+        key = f"{place.node_id} {what}"
+        is_news = key not in self._warned
+        self._warned.add(key)
+        return is_news
 
     def _acceptance_of(self, kind: Kind) -> Acceptance:
         if kind not in self._acceptance:

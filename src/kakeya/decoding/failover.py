@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.keeper import Keeper
 from kakeya.decoding.source import BlockSource, Place, Places
 
 NUM_TRIPS = 7
@@ -37,6 +38,8 @@ class Circuit:
     probe_at_s: float = float("-inf")
     trips_s: tuple[float, ...] = ()
     answered_at_s: float = float("-inf")
+    # The owner's latest announcement when it failed; a later one means that it may be back.
+    heard_unix: float = float("-inf")
 
     @property
     def trip_s(self) -> float:
@@ -64,6 +67,16 @@ class Circuit:
         wait_s = min(wait_s, limits.max_circuit_backoff_s)
         # What it measured before says nothing about how it will be when it returns.
         return Circuit(failures=self.failures + 1, probe_at_s=now_s + wait_s)
+
+    def lost_session(self, now_s: float, limits: DecodingLimits, heard_unix: float) -> Circuit:
+        """Open; a new session may be tried soon, for that costs the loop no waiting."""
+        wait_s = limits.session_backoff_s * 2.0 ** min(self.failures, 30)
+        wait_s = min(wait_s, limits.max_session_backoff_s)
+        return Circuit(failures=self.failures + 1, probe_at_s=now_s + wait_s, heard_unix=heard_unix)
+
+    def may_open(self, now_s: float, heard_unix: float) -> bool:
+        """Whether a session may be tried now."""
+        return self.is_closed or now_s >= self.probe_at_s or heard_unix > self.heard_unix > 0
 
     def unanswered(self, now_s: float, limits: DecodingLimits) -> Circuit:
         """A probe got no answer within the work beside it; the first few are repeated at once."""
@@ -106,21 +119,30 @@ class Peers:
     places: Places
     open_source: Callable[[Place], BlockSource]
     circuits: Circuits
+    # Holds the sessions of places with a DFlash drafter; None: such places are passed over.
+    keeper: Keeper | None = None
 
 
 def allowed(places: Sequence[Place], *, draft_on: str, self_node_id: str) -> tuple[Place, ...]:
-    """The remote places that `draft_on` (auto, local, remote or a node_id) permits, in order."""
+    """The places that `draft_on` (auto, local, remote or a node_id) permits, in order.
+
+    This node's own n-gram needs no place; its own DFlash drafter is one.
+    """
+    own = tuple(p for p in places if p.node_id == self_node_id and p.dflash is not None)
     others = [place for place in places if place.node_id != self_node_id]
     if draft_on == "local":
-        return ()
+        return own
     if draft_on in DRAFT_ON:
-        return tuple(others)
+        return (*others, *(own if draft_on == "auto" else ()))
+    if draft_on == self_node_id:
+        return own
     return tuple(place for place in others if place.node_id == draft_on)
 
 
 def standing(peers: Peers, places: Sequence[Place], now_s: float) -> Standing:
     """Whom to ask now and whom to probe."""
     circuits = peers.circuits
+    places = [place for place in places if place.dflash is None]
     usable = [place for place in places if circuits.of(place).is_closed]
     due = [place for place in places if circuits.of(place).is_due(now_s, circuits.limits)]
     return Standing(

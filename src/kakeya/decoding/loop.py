@@ -7,24 +7,30 @@ proposer does can cost time only.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import trio
 
 from kakeya.compute.device import Device
 from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.aux_log import AuxLog
 from kakeya.decoding.block import Account, Block, FinishReason
 from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
+from kakeya.decoding.keeper import Course
 from kakeya.decoding.policy import Ledger, Pace
-from kakeya.decoding.sampling import GREEDY, Sampling
+from kakeya.decoding.sampler import Sampler, sampler_of
+from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
+from kakeya.decoding.session import Turn
 from kakeya.decoding.source import BlockSource, LocalNgram
 from kakeya.decoding.text import Cutter, NoText, Released, TextStream
-from kakeya.decoding.verify import Verified, decide_one, prefill, verify_block
+from kakeya.decoding.verify import Aux, Verified, decide_one, one_by_one, prefill, verify_block
 from kakeya.errors import demand
-from kakeya.verifying.verifier import Kv, KvPlan, Verifier
+from kakeya.verifying.banks import demand_fit
+from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Verifier
+from kakeya.verifying.window import needs_banks
 
 T = TypeVar("T")
 Exactness = Literal["guarded", "strict"]
@@ -68,9 +74,11 @@ async def decode(
     stops: Sequence[str] = (),
     text: TextStream | None = None,
     sampling: Sampling = GREEDY,
+    num_top: int | None = None,
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
+    proposer: str = "",
     plain: bool = False,
     exact: Exactness = "guarded",
 ) -> AsyncGenerator[Block, None]:
@@ -79,8 +87,9 @@ async def decode(
     max_tokens: at most so many ids; fewer where the context ends ("length") or a stop comes
     ("stop").  An id of `stop_ids` is handed out as the last one, without text; a string of
     `stops` is cut off.  plan: None keeps the K/V of every position.  num_drafts: None lets the
-    policy choose, 0 is plain.  draft_on: auto, local, remote or a node_id.  exact "strict" commits
-    by one-token passes only.
+    policy choose, 0 is plain.  num_top: blocks carry the scores of their ids and of so many
+    alternatives; None: no scores.  draft_on: auto, local, remote or a node_id.  exact "strict"
+    commits by one-token passes only.
 
     Raises Refused: INVALID_ARGUMENT before any work, INTERNAL when the verifier's logits are not
     finite, RESOURCE_EXHAUSTED when there is no room.  Close it (contextlib.aclosing) when leaving
@@ -89,27 +98,34 @@ async def decode(
     asked = _Asked(prompt_ids, max_tokens, stops, sampling, num_drafts, exact)
     max_len = _max_len(engine, plan)
     _demand_sound(asked, engine, max_len, has_text=text is not None)
+    chosen_plan = plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens))
+    is_restored = chosen_plan.mode == "restored"
+    drafter = _drafter(engine, asked, None if plain and not is_restored else peers, draft_on)
+    drafter.proposer = proposer
+    drafter.follow(_course(engine, drafter, chosen_plan))
     generation = _Generation(
         engine=engine,
-        drafter=_drafter(engine, asked, None if plain else peers, draft_on),
-        sampling=sampling,
+        drafter=drafter,
+        sampler=sampler_of(sampling, prompt_ids, engine.verifier.geometry.vocab_size, num_top),
         drafts_allowed=not plain and num_drafts != 0,
+        wants_banks=_needs_banks(chosen_plan, engine.verifier.geometry),
+        plan=chosen_plan,
         exact=exact,
         remaining=min(max_tokens, max_len - len(prompt_ids)),
         stop_ids=frozenset(stop_ids),
         text=text or NoText(),
         cutter=Cutter(tuple(stops)),
     )
-    kv = await engine.device.run(
-        engine.verifier.open,
-        plan or KvPlan("full", 0, 0, min(max_len, len(prompt_ids) + max_tokens)),
-    )
-    await generation.prefill(kv)
-    while True:
-        block = await generation.next_block(kv)
-        yield block
-        if block.finish_reason:
-            return
+    kv = await engine.device.run(engine.verifier.open, chosen_plan)
+    try:
+        await generation.prefill(kv)
+        while True:
+            block = await generation.next_block(kv)
+            yield block
+            if block.finish_reason:
+                return
+    finally:
+        drafter.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +173,7 @@ def _demand_sound(asked: _Asked, engine: Engine, max_len: int, *, has_text: bool
         (asked.exact in ("guarded", "strict"), f"exact is {asked.exact!r}: guarded or strict"),
     ):
         demand(holds, "INVALID_ARGUMENT", why)
-    demand_sound_sampling(asked.sampling)
+    demand_sound_sampling(asked.sampling, vocab_size)
 
 
 def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) -> Drafter:
@@ -176,17 +192,53 @@ def _drafter(engine: Engine, asked: _Asked, peers: Peers | None, draft_on: str) 
     )
 
 
+def _course(engine: Engine, drafter: Drafter, plan: KvPlan) -> Course:
+    """What the generation's sessions on drafters are opened and seeded from."""
+    prompt_ids = tuple(drafter.committed_ids)
+    kept = KvPlan("full", 0, 0, plan.max_len) if plan.mode == "restored" else plan
+
+    async def recall(end: int, layers: Sequence[int]) -> AsyncGenerator[Aux, None]:
+        verifier, device = engine.verifier, engine.device
+        kv = await device.run(verifier.open, kept)
+        for start in range(0, end, verifier.prefill_chunk_len):
+            stop = min(start + verifier.prefill_chunk_len, end)
+            chunk = tuple(drafter.committed_ids[start:stop])
+            yield await device.run(prefill, verifier, kv, chunk, tuple(layers))
+
+    wants = _needs_banks(plan, engine.verifier.geometry)
+    return Course(
+        prompt_ids=prompt_ids,
+        aux=AuxLog(max_bytes=engine.limits.max_aux_bytes),
+        dtype="bfloat16" if engine.verifier.dtype == "bfloat16" else "float32",
+        recall=recall,
+        kv=Turn(prompt_ids, plan.sink, plan.window, plan.exact_full_layers) if wants else None,
+    )
+
+
+def _needs_banks(plan: KvPlan, geometry: Geometry) -> bool:
+    """Whether some layer could attend to what this plan evicts."""
+    slides = {
+        geometry.sliding_window if each == "sliding_attention" else None
+        for each in geometry.layer_types
+    }
+    return plan.mode == "restored" and any(needs_banks(plan, slide) for slide in slides)
+
+
 @dataclass(slots=True)
 class _Generation:
     engine: Engine
     drafter: Drafter
-    sampling: Sampling
+    sampler: Sampler
     drafts_allowed: bool
+    wants_banks: bool
+    plan: KvPlan
     exact: str
     remaining: int
     stop_ids: frozenset[int]
     text: TextStream
     cutter: Cutter
+    # Of ids that are held back with them.
+    held_scores: list[Score] = field(default_factory=list)
 
     async def prefill(self, kv: Kv) -> None:
         """All of the prompt but its last id, which is the first bonus; a job a chunk.
@@ -198,13 +250,29 @@ class _Generation:
         for start in range(0, len(ids) - 1, chunk_len):
             chunk = tuple(ids[start : min(start + chunk_len, len(ids) - 1)])
             self.drafter.local.commit(chunk)
-            await self._beside_probes(
-                lambda chunk=chunk: self.engine.device.run(  # type: ignore[misc]
-                    prefill, self.engine.verifier, kv, chunk
-                )
-            )
+            aux = await self._beside_probes(lambda chunk=chunk: self._read(kv, chunk))  # type: ignore[misc]
+            self.drafter.note_read(len(chunk), aux)
+        if self.plan.mode == "restored":
+            await self._restore(kv)
+            self.wants_banks = False
         self.drafter.local.commit(ids[-1:])
         self.drafter.account.prefill_s = self.engine.now() - started_s
+
+    async def _read(self, kv: Kv, chunk: tuple[int, ...]) -> Aux:
+        verifier, taps = self.engine.verifier, self.drafter.aux_layers
+        return await self.engine.device.run(prefill, verifier, kv, chunk, taps)
+
+    async def _restore(self, kv: Kv) -> None:
+        """Evict the middle of the prompt for the banks of a drafter's f_θ."""
+        verifier = self.engine.verifier
+        banks: Sequence[Bank] = ()
+        if self.wants_banks:
+            banks = await self.drafter.banks(
+                lambda banks: demand_fit(banks, self.plan, verifier.geometry, length=kv.length)
+            )
+        if not self.drafts_allowed:
+            self.drafter.release()
+        await self.engine.device.run(verifier.restore, kv, banks)
 
     async def next_block(self, kv: Kv) -> Block:
         account, now = self.drafter.account, self.engine.now
@@ -216,6 +284,7 @@ class _Generation:
         self._learn(drafted, verified, verify_s, now() - started_s)
         kept, by_id = _cut(verified.ids, self.stop_ids, self.remaining)
         self.remaining -= len(kept)
+        self.held_scores.extend(verified.scores[: len(kept)])
         released, reason = self._release(kept, is_stopped=by_id)
         num_accepted = min(verified.num_accepted, len(kept))
         account.num_blocks += 1
@@ -225,7 +294,8 @@ class _Generation:
         account.draft_s += drafted_s - started_s
         account.verify_s += verify_s
         account.add_drafts(len(drafted.ids), num_accepted)
-        account.round_s += now() - started_s
+        round_s = now() - started_s
+        account.round_s += round_s
         place = drafted.kind[0] if drafted.kind is not None and drafted.ids else None
         return Block(
             ids=released.ids,
@@ -236,9 +306,16 @@ class _Generation:
             drafted_on=place.node_id if place else "",
             draft_s=drafted_s - started_s,
             verify_s=verify_s,
+            overhead_s=max(0.0, round_s - (drafted_s - started_s) - verify_s),
+            may_draft=self.drafts_allowed and self.drafter.ledger.is_on,
             finish_reason=reason,
             tally=account.tally() if reason else None,
+            scores=self._released_scores(len(released.ids)),
         )
+
+    def _released_scores(self, num_ids: int) -> tuple[Score, ...]:
+        released, self.held_scores = self.held_scores[:num_ids], self.held_scores[num_ids:]
+        return tuple(released)
 
     async def _draft(self) -> Drafted:
         # A block of n drafts commits up to n + 1 ids.
@@ -249,17 +326,17 @@ class _Generation:
 
     async def _verify(self, kv: Kv, drafts: tuple[int, ...]) -> Verified:
         device, verifier = self.engine.device, self.engine.verifier
-        bonus = self.drafter.committed_ids[-1]
+        bonus, taps = self.drafter.committed_ids[-1], self.drafter.aux_layers
         if self.exact != "strict":
-            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampling)
-        ids: list[int] = []
+            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampler, taps)
+        own: list[Verified] = []
         for draft in (*drafts, None):
+            ids = tuple(each.ids[0] for each in own)
             fed = ids[-1] if ids else bonus
-            ids.append(await device.run(decide_one, verifier, kv, fed, self.sampling))
-            if ids[-1] != draft:
+            own.append(await device.run(decide_one, verifier, kv, fed, self.sampler, ids, taps))
+            if own[-1].ids[0] != draft:
                 break
-        num_accepted = len(ids) - 1
-        return Verified(tuple(ids), num_accepted, len(drafts))
+        return one_by_one(own, num_drafts=len(drafts))
 
     def _learn(
         self, drafted: Drafted, verified: Verified, verify_s: float, elapsed_s: float
@@ -270,6 +347,8 @@ class _Generation:
         drafter.learn(drafted, num_decided=verified.num_decided, num_accepted=verified.num_accepted)
         drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=elapsed_s)
         drafter.commit(verified.ids)
+        drafter.note_read(len(verified.ids), verified.aux)
+        self.sampler.commit(verified.ids)
 
     def _release(self, kept: Sequence[int], *, is_stopped: bool) -> tuple[Released, FinishReason]:
         ids: list[int] = []
@@ -289,7 +368,8 @@ class _Generation:
 
     async def _beside_probes(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work`; probe the peers that are due meanwhile, for as long as it takes."""
-        due = self.drafter.standing().due if self.drafts_allowed else ()
+        due = self.drafter.standing().due if self.drafts_allowed or self.wants_banks else ()
+        due = due if self.drafts_allowed else ()
         return await _beside(work, self.drafter.probe, due)
 
 

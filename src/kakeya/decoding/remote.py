@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import trio
@@ -23,6 +25,24 @@ class ProposerStub(Protocol):
     ) -> pb.ProposeBlockResponse: ...
 
 
+@contextmanager
+def as_draft_failures(*, within_s: float = math.inf) -> Iterator[None]:
+    """Turn whatever a call to a peer raises into DraftFailedError; "late" beyond `within_s`."""
+    try:
+        with trio.fail_after(within_s):
+            yield
+    except trio.TooSlowError:
+        raise DraftFailedError("late", f"no answer within {within_s:g} s") from None
+    except Refused as error:
+        raise DraftFailedError(error.status.lower(), error.why) from None
+    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        raise DraftFailedError("unavailable", type(error).__name__) from None
+    except RpcFailedError as error:
+        name = status_name(error)
+        reason = "late" if name == "DEADLINE_EXCEEDED" else name.lower()
+        raise DraftFailedError(reason, status_text(error)) from None
+
+
 class RemoteSource:
     """One peer's proposer.  The caller's cancel scope is the call's deadline."""
 
@@ -37,16 +57,8 @@ class RemoteSource:
             num_steps=NUM_STEPS,
             model_id=self.place.model_id,
         )
-        try:
+        with as_draft_failures():
             response = await self._stub.ProposeBlock(request)
-        except Refused as error:
-            raise DraftFailedError(error.status.lower(), error.why) from None
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise DraftFailedError("unavailable", type(error).__name__) from None
-        except RpcFailedError as error:
-            name = status_name(error)
-            reason = "late" if name == "DEADLINE_EXCEEDED" else name.lower()
-            raise DraftFailedError(reason, status_text(error)) from None
         return tuple(response.token_ids)
 
 
@@ -55,4 +67,4 @@ def remote_sources(open_stub: Callable[[str], ProposerStub]) -> Callable[[Place]
     return lambda place: RemoteSource(place, open_stub(place.address))
 
 
-__all__ = ["ProposerStub", "RemoteSource", "remote_sources"]
+__all__ = ["ProposerStub", "RemoteSource", "as_draft_failures", "remote_sources"]

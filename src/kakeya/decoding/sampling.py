@@ -6,11 +6,14 @@ on block lengths nor on who drafted.  Pure but for the arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kakeya.decoding import penalties
+from kakeya.decoding.penalties import UNCHANGED, History, Reshaping, reshaped
 from kakeya.errors import demand
 from kakeya.verifying.verifier import Rows
 
@@ -22,8 +25,8 @@ Mask = NDArray[np.bool_]
 class Sampling:
     """temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all candidates.
 
-    The filters are applied in this order: top_k, top_p, min_p; all to the probabilities at this
-    temperature.  seed: 0 … 2^64-1.
+    reshaping comes first, whatever the temperature.  The filters are applied in this order: top_k,
+    top_p, min_p; all to the probabilities at this temperature.  seed: 0 … 2^64-1.
     """
 
     temperature: float = 0.0
@@ -31,25 +34,44 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    reshaping: Reshaping = UNCHANGED
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the ids and margins of a forward pass are not enough."""
+        return not self.is_greedy or self.reshaping.changes
 
 
 GREEDY = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """An id's log probability (natural), and the best ids with theirs, the best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Choices:
-    """The chosen id of every row, and how much the logits may move before it changes."""
+    """The chosen id of every row, and how much the logits may move before it changes.
+
+    scores: of every row, where they were asked for; else empty.
+    """
 
     ids: tuple[int, ...]
     margins: tuple[float, ...]
+    scores: tuple[Score, ...] = ()
 
 
-def demand_sound(sampling: Sampling) -> None:
+def demand_sound(sampling: Sampling, vocab_size: int) -> None:
     """Raise Refused(INVALID_ARGUMENT) naming the first field out of its bounds."""
+    penalties.demand_sound(sampling.reshaping, vocab_size)
     for name, value, low, high in (
         ("temperature", sampling.temperature, 0.0, 100.0),
         ("top_p", sampling.top_p, 0.0, 1.0),
@@ -65,19 +87,34 @@ def demand_sound(sampling: Sampling) -> None:
         )
 
 
-def choose(rows: Rows, sampling: Sampling, *, first_position: int, bound: float) -> Choices:
+def choose(
+    rows: Rows,
+    sampling: Sampling,
+    *,
+    first_position: int,
+    bound: float,
+    history: History | None = None,
+    ahead: Sequence[int] = (),
+) -> Choices:
     """The choice of every row; row i is about the token at `first_position` + i.
 
     bound: how far two logits may drift apart between the block path and the one-token path; a
-    choice that such a drift could change gets a margin below it.  Needs rows.logits unless greedy.
+    choice that such a drift could change gets a margin below it.  history, ahead: for penalties;
+    the last len(rows) - 1 ids of `ahead` stand before the rows 1 …, the others before all of them.
+    Needs rows.logits where sampling.needs_logits.
     """
-    if sampling.is_greedy:
+    if not sampling.needs_logits:
         return Choices(rows.ids, rows.margins)
     assert rows.logits is not None
-    drawn = [
-        _draw(row.astype(np.float64), sampling, first_position + i, bound)
-        for i, row in enumerate(rows.logits)
-    ]
+    by, drawn = sampling.reshaping, []
+    first_len = len(ahead) - (len(rows.ids) - 1)
+    for i, row in enumerate(rows.logits):
+        logits = reshaped(row.astype(np.float64), by, history, ahead[: first_len + i])
+        if sampling.is_greedy:
+            token_id, margin = _best(logits)
+        else:
+            token_id, margin = _draw(logits, sampling, first_position + i, bound * by.stretch)
+        drawn.append((token_id, margin / by.stretch))
     return Choices(tuple(each for each, _ in drawn), tuple(margin for _, margin in drawn))
 
 
@@ -88,6 +125,14 @@ def gumbel_noise(seed: int, position: int, size: int) -> Floats:
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     noise: Floats = -np.log(-np.log(uniform))
     return noise
+
+
+def _best(logits: Floats) -> tuple[int, float]:
+    """The lowest id of the best, and how far it is above the others."""
+    best = int(np.argmax(logits))
+    rivals = logits.copy()
+    rivals[best] = -np.inf
+    return best, float(logits[best] - rivals.max())
 
 
 def _draw(logits: Floats, sampling: Sampling, position: int, bound: float) -> tuple[int, float]:
@@ -152,4 +197,4 @@ def _in_top_p(logits: Floats, sampling: Sampling, slack: float) -> Mask:
     return kept
 
 
-__all__ = ["GREEDY", "Choices", "Sampling", "choose", "demand_sound", "gumbel_noise"]
+__all__ = ["GREEDY", "Choices", "Sampling", "Score", "choose", "demand_sound", "gumbel_noise"]

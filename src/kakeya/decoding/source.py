@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kakeya.drafting.ngram import NGRAM, NgramIndex
 
 
 @dataclass(frozen=True, slots=True)
+class DflashFit:
+    """A DFlash drafter that fits the verifier, and what it has to be given.
+
+    aux_layers: verifier layers whose outputs it takes, in its order.  max_context_len: positions
+    of a context together with the block behind it.  max_num_drafts: of one block.  restores: it
+    has an f_θ, and gives banks.
+    """
+
+    aux_layers: tuple[int, ...]
+    max_context_len: int
+    max_num_drafts: int
+    restores: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """A peer that may be asked for drafts, and the model it would use."""
+    """A peer (or this node itself) that may be asked for drafts, and the model it would use.
+
+    dflash: it drafts in sessions; None: by prefix.  heard_unix: when its owner last announced it;
+    news means that it may be back.
+    """
 
     node_id: str
     address: str
     model_id: str
+    dflash: DflashFit | None = field(default=None, compare=False)
+    heard_unix: float = field(default=0.0, compare=False)
 
 
 # The peers in the order they should be asked, as placement sees them now; cheap.
@@ -66,4 +87,12 @@ def is_usable(ids: Sequence[int], *, num_drafts: int, vocab_size: int) -> bool:
     return len(ids) == num_drafts and all(0 <= each < vocab_size for each in ids)
 
 
-__all__ = ["BlockSource", "DraftFailedError", "LocalNgram", "Place", "Places", "is_usable"]
+__all__ = [
+    "BlockSource",
+    "DflashFit",
+    "DraftFailedError",
+    "LocalNgram",
+    "Place",
+    "Places",
+    "is_usable",
+]

@@ -46,7 +46,8 @@ class Context(Protocol):
 class LayerBank:
     """K and V of one verifier layer for evicted positions, in ascending order.
 
-    k, v: [1, n, num_kv_heads, head_dim]; k is what a checkpoint's k_norm puts out, not rotated.
+    k, v: [1, n, num_kv_heads, head_dim]; k is what goes into the verifier's k_norm, not rotated.
+    They are sent from their own memory: nobody writes to it any more.
     """
 
     layer: int

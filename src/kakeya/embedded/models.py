@@ -10,6 +10,9 @@ from kakeya.embedded.folder import is_whole
 from kakeya.embedded.smollm2 import FOLDER_NAME, Progress, ensure_smollm2
 from kakeya.errors import Refused, demand
 
+TINY = "tiny"
+TINY_FOLDER = Path(__file__).parent / "tiny"
+TINY_ABOUT = "1.4 M parameters, trained on Python's standard library; ships with the package"
 SMOLLM2_ABOUT = "SmolLM2-135M-Instruct (Apache-2.0), the default verifier; converted once"
 
 
@@ -34,7 +37,11 @@ def models_folder(env: Mapping[str, str]) -> Path:
 def list_models(env: Mapping[str, str]) -> list[KnownModel]:
     """Every model known by name, in the order of their names."""
     folder = models_folder(env) / FOLDER_NAME
-    return [KnownModel("smollm2", SMOLLM2_ABOUT, str(folder), is_whole(folder))]
+    tiny = TINY_FOLDER / "verifier"
+    return [
+        KnownModel("smollm2", SMOLLM2_ABOUT, str(folder), is_whole(folder)),
+        KnownModel(TINY, TINY_ABOUT, str(tiny), (tiny / "model.safetensors").is_file()),
+    ]
 
 
 def resolve_model(name: str, env: Mapping[str, str], progress: Progress) -> Path:
@@ -44,6 +51,8 @@ def resolve_model(name: str, env: Mapping[str, str], progress: Progress) -> Path
     """
     if name == "smollm2":
         return ensure_smollm2(models_folder(env), progress)
+    if name == TINY:
+        return TINY_FOLDER / "verifier"
     folder = Path(name).expanduser()
     known = ", ".join(each.name for each in list_models(env))
     demand(

@@ -14,7 +14,7 @@ from kakeya.fleet.card import Card, Model, Offer
 from kakeya.fleet.gossip import Gossip, Surroundings
 from kakeya.fleet.own import OwnCard
 from kakeya.fleet.peers import PeerBook
-from kakeya.fleet.placement import Plan, accepts_all, plan
+from kakeya.fleet.placement import Plan, accepts_all, no_preference, plan
 from kakeya.fleet.registry import Registry
 from kakeya.fleet.service import CapabilityServicer, demand_fleet_name
 from kakeya.fleet.store import Saved, usable
@@ -143,7 +143,11 @@ class Fleet:
         )
 
     def plan(
-        self, role: int, model_id: str, accepts: Callable[[Model], bool] = accepts_all
+        self,
+        role: int,
+        model_id: str,
+        accepts: Callable[[Model], bool] = accepts_all,
+        prefers: Callable[[str, Model], int] = no_preference,
     ) -> Plan:
         """Whom to ask for `model_id` ("" = any) in `role`.  Raises NobodyQualifies."""
         cards = self.snapshot()
@@ -158,6 +162,7 @@ class Fleet:
             unreachable=unreachable,
             now_unix=self._wall(),
             accepts=accepts,
+            prefers=prefers,
         )
 
     def note_unreachable(self, grpc_address: str, why: str) -> None:

@@ -24,6 +24,7 @@ class Choice:
     model: Model
     memory_bytes: int
     is_self: bool
+    announced_at_unix: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ def accepts_all(model: Model) -> bool:
     return True
 
 
+def no_preference(grpc_address: str, model: Model) -> int:
+    """For callers to whom only speed counts."""
+    return 0
+
+
 def plan(
     cards: Iterable[Card],
     *,
@@ -56,19 +62,21 @@ def plan(
     unreachable: Collection[str],
     now_unix: float,
     accepts: Callable[[Model], bool],
+    prefers: Callable[[str, Model], int] = no_preference,
 ) -> Plan:
     """Order the live nodes that offer `model_id` in `role`; "" stands for any model.
 
     `unreachable` holds node_ids that do not answer from here; `accepts` says which models' drafts
-    the verifier can use.  Faster first, then larger memory, then node_id; other nodes before
-    ourselves.  Raises NobodyQualifies.
+    the verifier can use; `prefers` gives a rank to an address's model, lower ones go first.  Then
+    faster first, then larger memory, then node_id; other nodes before ourselves.  Raises
+    NobodyQualifies.
     """
     live = sorted((c for c in cards if not c.is_expired(now_unix)), key=lambda c: c.node_id)
     found: list[Choice] = []
     misses: list[str] = []
     num_offering = 0
     for card in live:
-        model = _best(card, role, model_id, accepts)
+        model = _best(card, role, model_id, accepts, prefers)
         num_offering += isinstance(model, Model)
         if isinstance(model, str):
             misses.append(f"{card.node_id}: {model}")
@@ -81,22 +89,38 @@ def plan(
             is_self = card.node_id == self_node_id
             offer = card.offer
             found.append(
-                Choice(offer.node_id, offer.grpc_address, model, offer.memory_bytes, is_self)
+                Choice(
+                    offer.node_id,
+                    offer.grpc_address,
+                    model,
+                    offer.memory_bytes,
+                    is_self,
+                    card.announced_at_unix,
+                )
             )
-    found.sort(key=_rank)
+    found.sort(key=lambda choice: _rank(choice, prefers))
     lines = tuple(_line(n, choice) for n, choice in enumerate(found, 1)) + tuple(misses)
     if not found:
         raise NobodyQualifies(_missing(live, role, model_id, num_offering), lines)
     return Plan(tuple(found), lines)
 
 
-def _rank(choice: Choice) -> tuple[bool, float, int, str]:
+def _rank(
+    choice: Choice, prefers: Callable[[str, Model], int]
+) -> tuple[bool, int, float, int, str]:
+    preference = prefers(choice.grpc_address, choice.model)
     speed = choice.model.tokens_per_second
-    return choice.is_self, -speed, -choice.memory_bytes, choice.node_id
+    return choice.is_self, preference, -speed, -choice.memory_bytes, choice.node_id
 
 
-def _best(card: Card, role: int, model_id: str, accepts: Callable[[Model], bool]) -> Model | str:
-    """The fastest fitting model of the card, or what it lacks."""
+def _best(
+    card: Card,
+    role: int,
+    model_id: str,
+    accepts: Callable[[Model], bool],
+    prefers: Callable[[str, Model], int],
+) -> Model | str:
+    """The most preferred, then fastest fitting model of the card, or what it lacks."""
     of_role = [m for m in card.offer.models if m.role == role]
     if not of_role:
         return f"offers no {role_name(role)}"
@@ -106,7 +130,11 @@ def _best(card: Card, role: int, model_id: str, accepts: Callable[[Model], bool]
     fitting = [m for m in named if accepts(m)]
     if not fitting:
         return f"offers {_names(named)}, which does not fit the verifier"
-    return min(fitting, key=lambda m: (-m.tokens_per_second, m.model_id, m.quantization))
+    address = card.offer.grpc_address
+    return min(
+        fitting,
+        key=lambda m: (prefers(address, m), -m.tokens_per_second, m.model_id, m.quantization),
+    )
 
 
 def _names(models: Iterable[Model]) -> str:

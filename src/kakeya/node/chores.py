@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import structlog
 import trio
 
 from kakeya.console.slot import Ready
 from kakeya.decoding import Engine, decode, engine_of
+from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.ngram import NGRAM
 from kakeya.errors import Refused
 from kakeya.fleet.card import ROLE_PROPOSER, ROLE_VERIFIER, Model
 from kakeya.node.parts import Parts
 from kakeya.node.progress import ProgressLog
+from kakeya.wire.tensor import WireArray
 
 log = structlog.get_logger(__name__)
 
@@ -19,6 +24,8 @@ log = structlog.get_logger(__name__)
 NUM_MEASURED_IDS = 8
 NUM_MEASURED_DRAFTS = 64
 DRAFT_LEN = 4
+NUM_DRAFTED_BLOCKS = 20
+MEASURED_CONTEXT_LEN = 32
 # A text that repeats, long enough to be like a real prefix.
 DRAFT_PREFIX = tuple(i % 97 for i in range(1024))
 
@@ -38,7 +45,7 @@ async def load_verifier(parts: Parts) -> None:
     verifier = served.verifier
     engine = engine_of(verifier, device, limits=settings.decoding, node_id=parts.fleet.node_id)
     speed = await _verifier_speed(engine)
-    parts.slot.fill(Ready(engine, served.tokenizer))
+    parts.slot.fill(Ready(engine, served.tokenizer, served.tokenizer_sha256))
     parts.offers.set_verifier(Model(verifier.model_id, ROLE_VERIFIER, verifier.dtype, speed))
     log.info(
         "the verifier is ready",
@@ -47,6 +54,44 @@ async def load_verifier(parts: Parts) -> None:
         tokens_per_second=round(speed, 1),
         margin_bound=verifier.margin_bound,
     )
+
+
+async def load_drafters(parts: Parts) -> None:
+    """Load, serve, measure and announce every drafter; what is wrong with one is logged."""
+    device = parts.dflash.device
+    for name in parts.settings.proposer:
+        if name == NGRAM:
+            continue
+        try:
+            load = partial(parts.seams.load_drafter, parts.settings, name, ProgressLog())
+            loaded = await device.run(load)
+        except Refused as refused:
+            log.error("a drafter cannot be loaded", proposer=name, why=refused.why)
+            continue
+        speed = await _speed(parts, loaded.drafter)
+        parts.dflash.serve_drafter(loaded.drafter, loaded.card)
+        label = parts.settings.dtype if parts.settings.dtype != "auto" else "float32"
+        parts.offers.set_proposer(Model(loaded.card.model_id, ROLE_PROPOSER, label, speed))
+        log.info(
+            "a drafter is ready",
+            model=loaded.card.model_id,
+            verifier=loaded.card.verifier,
+            tokens_per_second=speed,
+        )
+
+
+async def _speed(parts: Parts, drafter: DflashDrafter) -> float:
+    """Drafted tokens a second; 0 where no time passes (a simulated clock)."""
+    shape, device = drafter.shape, parts.dflash.device
+    length = min(MEASURED_CONTEXT_LEN, shape.max_extend_len, shape.max_context_len // 2)
+    rows = np.zeros((length, shape.hidden_size), np.float32)
+    aux = [WireArray("float32", rows)] * shape.num_aux
+    context = await device.run(drafter.extend, None, 0, aux)
+    started_s = trio.current_time()
+    for _ in range(NUM_DRAFTED_BLOCKS):
+        await device.run(drafter.draft, context, length, 0, shape.max_num_drafts)
+    elapsed_s = trio.current_time() - started_s
+    return round(NUM_DRAFTED_BLOCKS * shape.max_num_drafts / elapsed_s, 1) if elapsed_s else 0.0
 
 
 async def measure_drafting(parts: Parts) -> None:

@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from kakeya.compute.device import LivingDevice
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.settings import Settings
+from kakeya.config.wire import WireLimits
 from kakeya.console.admission import Admission
 from kakeya.console.generations import Generations
+from kakeya.console.overview import Overview
 from kakeya.console.service import NodeServicer
 from kakeya.console.slot import ModelSlot
-from kakeya.decoding import Circuits, Peers, Place, remote_sources
+from kakeya.decoding import Catalog, Keeper, Peers
+from kakeya.drafting.drafter import DflashDrafter
+from kakeya.drafting.drafter_card import DrafterServicer
 from kakeya.drafting.ngram import NGRAM, NgramProposer
 from kakeya.drafting.service import ProposerService
+from kakeya.embedded.drafters import resolve_drafter
 from kakeya.errors import demand
 from kakeya.fleet.card import ROLE_PROPOSER, Model
 from kakeya.fleet.channel_calls import ChannelCalls
 from kakeya.fleet.gossip import Surroundings
 from kakeya.fleet.membership import Fleet, FleetSettings, build_fleet
 from kakeya.fleet.service import admits
+from kakeya.metrics import Metrics
 from kakeya.node import identity
+from kakeya.node.dflash import Dflash, build_dflash
 from kakeya.node.offers import Offers
+from kakeya.node.places import Proposers, peers_of
 from kakeya.node.seams import Seams
+from kakeya.node.served import model_id_of
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.endpoint import Admit, Call, Endpoint
 from kakeya.rpc.flow import Budget
 from kakeya.rpc.health import Health, HealthService
 from kakeya.rpc.reflection import reflection_services
 from kakeya.rpc.security import guarded_by, read_fleet_key
-from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceStub
+from kakeya.wire import bulk
+from kakeya.wire.pb.kakeya.node.v1.drafters_grpc import DrafterServiceStub
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 # Services whose messages stay small: no peer needs tensors' room to gossip.
@@ -53,41 +65,77 @@ class Parts:
     offers: Offers
     slot: ModelSlot
     admission: Admission
+    metrics: Metrics
+    peers: Peers
+    keeper: Keeper
+    catalog: Catalog
+    generations: Generations
+    overview: Overview
     endpoint: Endpoint
     ngram: NgramProposer
+    dflash: Dflash
     health: Health
 
 
-def build_parts(settings: Settings, seams: Seams) -> Parts:
-    """Raises Refused for settings that cannot work together."""
+def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDrafter] = ()) -> Parts:
+    """Raises Refused for settings that cannot work together.
+
+    `drafters` are those loaded already; others join parts.dflash.service when they are.
+    """
     _demand_sound(settings)
     drafting_device = seams.make_device("drafting")
     budget = Budget(settings.rpc.node_budget_bytes)
+    readers = bulk.readers(WireLimits())
     channels = Channels(
         dialer=seams.dialer,
         limits=settings.rpc,
         rng=seams.rng("channels"),
         metadata=identity.call_metadata(settings, os.environ),
         budget=budget,
+        readers=readers,
     )
     fleet = _fleet(settings, seams, channels)
     offers = Offers(fleet)
-    slot = ModelSlot()
+    metrics = Metrics(version=version("kakeya"))
+    slot = ModelSlot(model_id_of(settings.verifier))
     admission = Admission(
         max_running=settings.node.max_generations,
         max_waiting=settings.node.max_waiting_generations,
     )
+    dflash = build_dflash(drafters, seams.make_device("dflash"), settings)
+    catalog = Catalog(
+        open_stub=lambda address: DrafterServiceStub(channels.to(address)),
+        limits=settings.decoding,
+    )
+    proposers = Proposers(
+        fleet=fleet,
+        catalog=catalog,
+        channels=channels,
+        dflash=dflash,
+        facts=lambda: None if slot.ready is None else slot.ready.facts,
+    )
+    keeper = Keeper(
+        open_stub=proposers.stub, limits=settings.decoding, rng=seams.rng("session ids")
+    )
+    peers = peers_of(proposers, channels, settings, keeper)
     generations = Generations(
         settings=settings,
         slot=slot,
-        peers=_peers(settings, fleet, channels),
+        peers=peers,
         admission=admission,
         wall=seams.wall,
         note_speed=offers.note_verifier_speed,
+        metrics=metrics,
     )
     ngram = NgramProposer(settings.drafting)
     drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
-    servicers = (fleet.servicer(), drafting, NodeServicer(fleet, generations))
+    servicers = (
+        fleet.servicer(),
+        drafting,
+        dflash.service,
+        DrafterServicer(lambda: dflash.cards),
+        NodeServicer(fleet, generations, proposers.prefers),
+    )
     services = [servicer.service for servicer in servicers]
     names = [service.name for service in services]
     health = Health(names, max_watchers=settings.rpc.max_health_watchers)
@@ -102,14 +150,22 @@ def build_parts(settings: Settings, seams: Seams) -> Parts:
         offers=offers,
         slot=slot,
         admission=admission,
+        metrics=metrics,
+        peers=peers,
+        keeper=keeper,
+        catalog=catalog,
+        generations=generations,
+        overview=Overview(fleet, slot, admission, generations.scoreboard),
         endpoint=Endpoint(
             services,
             limits=settings.rpc,
             admit=_admit(settings),
             max_message_bytes=_small_messages(settings.rpc),
             budget=budget,
+            readers=readers,
         ),
         ngram=ngram,
+        dflash=dflash,
         health=health,
     )
 
@@ -121,8 +177,11 @@ def _small_messages(limits: RpcLimits) -> dict[str, int]:
 
 
 def _demand_sound(settings: Settings) -> None:
-    for each in settings.proposer:
-        demand(each == NGRAM, "NOT_FOUND", f"no proposer {each!r} here; known: {NGRAM}")
+    names = [each for each in settings.proposer if each != NGRAM]
+    choices = [resolve_drafter(each, own_verifier=settings.verifier) for each in names]
+    ids = [choice.model_id for choice in choices]
+    twice = [each for each in ids if ids.count(each) > 1]
+    demand(not twice, "INVALID_ARGUMENT", f"two proposers go by the name {twice[:1]}")
 
 
 def _admit(settings: Settings) -> Admit:
@@ -156,20 +215,3 @@ def _fleet(settings: Settings, seams: Seams, channels: Channels) -> Fleet:
         ttl_is_explicit=settings.fleet.ttl_s != type(settings.fleet)().ttl_s,
     )
     return build_fleet(mine, limits=settings.fleet, around=around)
-
-
-def _peers(settings: Settings, fleet: Fleet, channels: Channels) -> Peers:
-    """The proposers of the fleet in placement's order, each over its shared connection."""
-
-    def places() -> list[Place]:
-        return [
-            Place(choice.node_id, choice.grpc_address, choice.model.model_id)
-            for choice in fleet.plan(ROLE_PROPOSER, "").choices
-            if not choice.is_self
-        ]
-
-    return Peers(
-        places=places,
-        open_source=remote_sources(lambda address: ProposerServiceStub(channels.to(address))),
-        circuits=Circuits(settings.decoding),
-    )

@@ -1,19 +1,26 @@
 """Runs a node inside nested nurseries, and takes it down in the order they nest.
 
-services        device threads, channels, gossip, the model's loading: outlive the connections
-└─ connections  the gRPC server and its handlers; get a deadline once the node drains
+services           device threads, channels, gossip, the model's loading: outlive the rest
+└─ owners          of DFlash sessions, which outlive the connections they are asked through
+   └─ connections  the gRPC and HTTP servers with their handlers; get a deadline at drain
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 import trio
 
 from kakeya.config.settings import Settings
+from kakeya.drafting.drafter import DflashDrafter
 from kakeya.fleet.store import Store
-from kakeya.node.chores import load_verifier, measure_drafting
+from kakeya.http.server import HttpServer
+from kakeya.node.chores import load_drafters, load_verifier, measure_drafting
+from kakeya.node.door import app_of, open_door
+from kakeya.node.gauges import measure_lag, pulled
 from kakeya.node.identity import tls_files
 from kakeya.node.parts import Parts, build_parts
 from kakeya.node.phase import Event, Phase, after
@@ -32,6 +39,7 @@ class RunningNode:
     node_id: str
     grpc_address: str
     parts: Parts
+    http_address: str = ""
     phase: Phase = Phase.STARTING
     was_interrupted: bool = False
     _stop_asked: trio.Event = field(default_factory=trio.Event)
@@ -61,6 +69,7 @@ class RunningNode:
 async def run_node(
     settings: Settings,
     seams: Seams,
+    drafters: Sequence[DflashDrafter] = (),
     *,
     task_status: trio.TaskStatus[RunningNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -68,31 +77,55 @@ async def run_node(
 
     Reports a RunningNode once it listens.  Raises Refused for what keeps it from starting.
     """
-    parts = build_parts(settings, seams)
+    parts = build_parts(settings, seams, drafters)
+    parts.metrics.pull_from(partial(pulled, parts))
     tls = listening_tls(tls_files(settings))
     listeners = await seams.listen(settings.host, settings.port)
     server = Server(settings.host, listeners, limits=settings.rpc, tls=tls)
-    running = RunningNode(parts.fleet.node_id, server.address, parts)
+    door = await _door_beside(server, settings)
+    running = RunningNode(parts.fleet.node_id, server.address, parts, door.address if door else "")
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
-        for device in (parts.drafting_device, parts.verifying_device):
+        for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
             await services.start(device.serve)
         await services.start(parts.channels.serve)
+        await services.start(parts.catalog.serve)
+        await services.start(parts.keeper.serve)
         parts.fleet.listens_on(server.host, server.port)
         services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
         services.start_soon(load_verifier, parts)
+        services.start_soon(load_drafters, parts)
+        lag = partial(measure_lag, parts.metrics, settings.node.lag_every_s)
+        services.start_soon(supervise, "loop lag", lag, _restarts(settings))
         services.start_soon(measure_drafting, parts)
-        async with trio.open_nursery() as connections:
-            await connections.start(server.serve, parts.endpoint)
-            running.move(Event.LISTENING)
-            parts.health.set_all(is_serving=True)
-            task_status.started(running)
-            await running.stop_asked()
-            running.move(Event.STOP_ASKED)
-            await _drain(parts, server)
-            connections.cancel_scope.cancel()
+        async with trio.open_nursery() as owners:
+            await owners.start(parts.dflash.sessions.run)
+            await _serve(parts, server, door, running, task_status)
+            owners.cancel_scope.cancel()
         running.move(Event.DRAINED)
         services.cancel_scope.cancel()
+
+
+async def _serve(
+    parts: Parts,
+    server: Server,
+    door: HttpServer | None,
+    running: RunningNode,
+    task_status: trio.TaskStatus[RunningNode],
+) -> None:
+    """Serve connections until the node is asked to stop and has drained."""
+    async with trio.open_nursery() as connections:
+        await connections.start(server.serve, parts.endpoint)
+        if door is not None:
+            app = app_of(parts, door.host, lambda: running.phase is Phase.SERVING)
+            await connections.start(door.serve, app.handle)
+        running.move(Event.LISTENING)
+        parts.health.set_all(is_serving=True)
+        task_status.started(running)
+        await running.stop_asked()
+        running.move(Event.STOP_ASKED)
+        await _drain(parts, server, door)
+        connections.cancel_scope.cancel()
 
 
 async def _keep_name(store: Store, node_id: str) -> None:
@@ -106,15 +139,28 @@ async def _keep_name(store: Store, node_id: str) -> None:
         log.warning("this node's name cannot be kept", why=error.strerror)
 
 
-async def _drain(parts: Parts, server: Server) -> None:
+async def _door_beside(server: Server, settings: Settings) -> HttpServer | None:
+    """The HTTP door; without one the gRPC listeners are not left behind."""
+    try:
+        return await open_door(settings)
+    except BaseException:
+        await server.close()
+        raise
+
+
+async def _drain(parts: Parts, server: Server, door: HttpServer | None) -> None:
     """Stop admitting, say goodbye, let what runs end within its limit."""
     limits = parts.settings.node
     parts.health.set_all(is_serving=False)
     parts.admission.close()
+    parts.dflash.sessions.stop_admitting()
     with trio.move_on_after(limits.leave_s):
         await parts.fleet.leave()
     with trio.move_on_after(limits.drain_s):
-        await server.drain()
+        async with trio.open_nursery() as drains:
+            drains.start_soon(server.drain)
+            if door is not None:
+                drains.start_soon(door.drain)
 
 
 def _restarts(settings: Settings) -> RestartPolicy:

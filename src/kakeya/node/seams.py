@@ -19,6 +19,7 @@ from kakeya.compute.device import LivingDevice, ThreadDevice
 from kakeya.config.settings import Settings
 from kakeya.fleet.discovery import Route, udp_route
 from kakeya.fleet.store import FileStore, MemoryStore, Store
+from kakeya.node.drafters import LoadedDrafter, load_drafter_named
 from kakeya.node.identity import tls_files
 from kakeya.node.served import ServedModel, load_served
 from kakeya.node.state import claim_state
@@ -40,6 +41,9 @@ class Seams:
     store: Store
     make_device: Callable[[str], LivingDevice]
     load_model: Callable[[Settings, Callable[[str, float], None]], ServedModel]
+    load_drafter: Callable[[Settings, str, Callable[[str, float], None]], LoadedDrafter] = (
+        load_drafter_named
+    )
 
 
 def host_seams(settings: Settings, state_base: Path, env: Mapping[str, str]) -> Seams:

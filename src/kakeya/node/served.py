@@ -5,9 +5,11 @@ Runs on the engine's own thread and takes seconds to minutes; knows no nursery.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kakeya.config.settings import Settings
 from kakeya.embedded.models import resolve_model
@@ -19,6 +21,14 @@ from kakeya.verifying.verifier import Verifier
 class ServedModel:
     verifier: Verifier
     tokenizer: Tokenizer
+    tokenizer_sha256: str = ""
+
+
+def model_id_of(verifier: str) -> str:
+    """The name a verifier goes by: a known model's own, a folder's last part, "" for none."""
+    if verifier == "none":
+        return ""
+    return verifier if "/" not in verifier else Path(verifier).expanduser().name
 
 
 def load_served(settings: Settings, progress: Callable[[str, float], None]) -> ServedModel:
@@ -40,7 +50,13 @@ def load_served(settings: Settings, progress: Callable[[str, float], None]) -> S
         folder,
         dtype=dtype,
         limits=limits,
-        model_id=settings.verifier if "/" not in settings.verifier else folder.name,
+        model_id=model_id_of(settings.verifier),
         progress=lambda share: progress("loading weights", share),
     )
-    return ServedModel(verifier, tokenizer)
+    return ServedModel(verifier, tokenizer, tokenizer_sha256(folder))
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """The hash of the folder's tokenizer.json; "" without one."""
+    file = folder / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,6 +18,7 @@ from kakeya.rpc.headers import (
     request_head,
     timeout_field,
 )
+from kakeya.rpc.message import Buffer, size_of
 from kakeya.rpc.outbound import send_message
 from kakeya.rpc.status import (
     RpcFailedError,
@@ -35,11 +37,22 @@ if TYPE_CHECKING:
 
 
 class OutgoingCall:
-    """A call on its way.  Leaving it unfinished without cancel() keeps its stream open."""
+    """A call on its way.  Leaving it unfinished without cancel() keeps its stream open.
 
-    def __init__(self, channel: Channel, path: str, metadata: Metadata) -> None:
+    Answers are put together in what `memory` gives for their size.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        path: str,
+        metadata: Metadata,
+        *,
+        memory: Callable[[int], Buffer] = bytearray,
+    ) -> None:
         self._channel = channel
         self._path = path
+        self._memory = memory
         # Checked before anything is sent.
         self._metadata = encode_metadata(metadata) if metadata else b""
         self._connection: Connection | None = None
@@ -48,18 +61,18 @@ class OutgoingCall:
         self._opened: trio.Event | None = None
         self._begun_at = math.inf
 
-    async def send(self, payload: bytes, *, ends: bool) -> None:
+    async def send(self, buffers: Sequence[Buffer], *, ends: bool) -> None:
         """Send one message; the first one opens the call.  Raises RpcFailedError."""
-        limit = self._channel.limits.max_message_bytes
-        if len(payload) > limit:
-            text = f"a message of {len(payload)} bytes, the limit is {limit} bytes"
+        limit, size = self._channel.limits.max_message_bytes, size_of(buffers)
+        if size > limit:
+            text = f"a message of {size} bytes, the limit is {limit} bytes"
             self.cancel()
             raise failure("RESOURCE_EXHAUSTED", text)
         before = b"" if self._stream is not None else await self._open(ends=False)
         assert self._connection is not None
         assert self._stream is not None
         try:
-            await send_message(self._connection, self._stream, payload, before=before, ends=ends)
+            await send_message(self._connection, self._stream, buffers, before=before, ends=ends)
         except RpcFailedError:
             # The peer may have answered before it heard everything; receive() tells.
             if self._stream.trailers is None:
@@ -145,6 +158,7 @@ class OutgoingCall:
                 # It began to drain while we waited for a free stream: dial anew.
                 if not connection.is_going or connection.closed is not None:
                     raise
+        stream.memory = self._memory
         self._connection, self._stream = connection, stream
         if self._opened is not None:
             self._opened.set()

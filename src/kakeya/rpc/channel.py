@@ -20,6 +20,7 @@ from kakeya.rpc.client import Client, PurerpcStream
 from kakeya.rpc.dialing import Dialer, TcpDialer
 from kakeya.rpc.flow import Budget
 from kakeya.rpc.headers import encode_metadata
+from kakeya.rpc.message import Readers
 from kakeya.rpc.status import RpcFailedError, again, failure
 from kakeya.rpc.tls import TlsStream
 from kakeya.rpc.wire import Connection
@@ -39,7 +40,10 @@ class _Dial:
 
 
 class Channels:
-    """All connections of one node to its peers; `serve` must run while they are used."""
+    """All connections of one node to its peers; `serve` must run while they are used.
+
+    `readers` read the answers of the types they are for, in place of protobuf's own parser.
+    """
 
     def __init__(
         self,
@@ -49,10 +53,12 @@ class Channels:
         rng: random.Random,
         metadata: Sequence[tuple[str, str]] = (),
         budget: Budget | None = None,
+        readers: Readers | None = None,
     ) -> None:
         self.dialer = dialer
         self.limits = limits
         self.rng = rng
+        self.readers: Readers = readers or {}
         self.metadata_block = encode_metadata(metadata)
         # A node hands the same one to its endpoint: the limit is on what both hold together.
         self.budget = budget or Budget(limits.node_budget_bytes)
@@ -113,6 +119,7 @@ class Channel:
         self._channels = channels
         self.address = address
         self.limits = channels.limits
+        self.readers = channels.readers
         self.metadata_block = channels.metadata_block
         self.authority = address
         self.scheme = "http"
@@ -150,6 +157,10 @@ class Channel:
         """End the connection, if any: the peer is gone or has moved."""
         if self._connection is not None:
             self._connection.close(failure("UNAVAILABLE", f"{self.address} is not used any more"))
+
+    def forgive(self) -> None:
+        """Dial at the next call whatever failed before: there is news of the peer."""
+        self._num_failures, self._retry_at = 0, 0.0
 
     async def connected(self) -> Connection:
         """The live connection, dialled when there is none.  Raises RpcFailedError(UNAVAILABLE)."""

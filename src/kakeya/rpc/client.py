@@ -6,7 +6,7 @@ garbage collector.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import purerpc
@@ -15,8 +15,10 @@ from purerpc.grpclib.events import ResponseEnded
 from purerpc.grpclib.status import Status, StatusCode
 from purerpc.rpc import Cardinality, RPCSignature
 
+from kakeya.errors import Refused
 from kakeya.rpc.call import OutgoingCall
 from kakeya.rpc.headers import Metadata
+from kakeya.rpc.message import Buffer, Form, buffers_of, form_of
 from kakeya.rpc.status import failure
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ class Client:
     def get_method_stub(self, name: str, signature: RPCSignature) -> Any:
         """A callable of the form that purerpc's stub of this cardinality has."""
         path = f"/{self._service}/{name}"
+        form = form_of(signature.response_type, self._channel.readers)
         if signature.cardinality is Cardinality.UNARY_UNARY:
-            return UnaryMethod(self._channel, path, signature.response_type)
+            return UnaryMethod(self._channel, path, form)
         if signature.cardinality is Cardinality.UNARY_STREAM:
-            return StreamingMethod(self._channel, path, signature.response_type)
+            return StreamingMethod(self._channel, path, form)
         # Callers that stream are rare here (reflection): purerpc's own stubs will do.
         return purerpc.Client(self._service, self._channel).get_method_stub(name, signature)
 
@@ -46,19 +49,21 @@ class Client:
 class UnaryMethod:
     """One message there, one back."""
 
-    def __init__(self, channel: Channel, path: str, answer_type: Any) -> None:
+    def __init__(self, channel: Channel, path: str, form: Form) -> None:
         self._channel = channel
         self._path = path
-        self._answer_type = answer_type
+        self._form = form
 
     async def __call__(self, message: Any, *, metadata: GivenMetadata = None) -> Any:
         """The answer.  Raises RpcFailedError."""
-        call = OutgoingCall(self._channel, self._path, tuple(metadata or ()))
-        await call.send(message.SerializeToString(), ends=True)
+        call = OutgoingCall(
+            self._channel, self._path, tuple(metadata or ()), memory=self._form.memory
+        )
+        await call.send(buffers_of(message), ends=True)
         answer = await call.receive()
         if answer is None:
             raise failure("INTERNAL", "the peer answered without a message")
-        parsed = parse(answer, self._answer_type, call)
+        parsed = parse(answer, self._form, call)
         del answer
         if await call.receive() is not None:
             call.cancel()
@@ -69,31 +74,34 @@ class UnaryMethod:
 class StreamingMethod:
     """One message there, any number back."""
 
-    def __init__(self, channel: Channel, path: str, answer_type: Any) -> None:
+    def __init__(self, channel: Channel, path: str, form: Form) -> None:
         self._channel = channel
         self._path = path
-        self._answer_type = answer_type
+        self._form = form
 
     async def __call__(self, message: Any, *, metadata: GivenMetadata = None) -> AsyncIterator[Any]:
         """The answers as they come; closing the iterator ends the call.  Raises RpcFailedError."""
-        call = OutgoingCall(self._channel, self._path, tuple(metadata or ()))
+        call = OutgoingCall(
+            self._channel, self._path, tuple(metadata or ()), memory=self._form.memory
+        )
         try:
-            await call.send(message.SerializeToString(), ends=True)
+            await call.send(buffers_of(message), ends=True)
             while (answer := await call.receive()) is not None:
-                yield parse(answer, self._answer_type, call)
+                yield parse(answer, self._form, call)
         finally:
             call.cancel()
 
 
-def parse(payload: bytes | bytearray, message_type: Any, call: OutgoingCall) -> Any:
-    """The message in these bytes.  Raises RpcFailedError(INTERNAL), the call then is over."""
-    message = message_type()
+def parse(payload: Buffer, form: Form, call: OutgoingCall) -> Any:
+    """The message in these bytes.  Raises RpcFailedError, the call then is over."""
     try:
-        message.ParseFromString(payload)
+        return form.read(payload)
     except DecodeError:
         call.cancel()
         raise failure("INTERNAL", "the peer's answer does not parse") from None
-    return message
+    except Refused as refused:
+        call.cancel()
+        raise failure(refused.status, f"the peer's answer: {refused.why}") from None
 
 
 class PurerpcStream:
@@ -104,8 +112,9 @@ class PurerpcStream:
 
     def __init__(self, channel: Channel, path: str, metadata: Metadata) -> None:
         self._call = OutgoingCall(channel, path, metadata)
-        self._answer_type: Any = None
-        self._held: bytes | None = None
+        self._channel = channel
+        self._form: Form | None = None
+        self._held: Sequence[Buffer] | None = None
         self._is_open = False
         self._is_receiving = False
         self.end_stream_event: ResponseEnded | None = None
@@ -115,10 +124,10 @@ class PurerpcStream:
         self._call.abandon()
 
     def expect_message_type(self, message_type: Any) -> None:
-        self._answer_type = message_type
+        self._form = form_of(message_type, self._channel.readers)
 
     async def send_message(self, message: Any) -> None:
-        payload = message.SerializeToString()
+        payload = buffers_of(message)
         if self._is_open or self._is_receiving or self._held is not None:
             await self._flush()
             self._is_open = True
@@ -150,4 +159,5 @@ class PurerpcStream:
         if answer is None:
             self.end_stream_event = ResponseEnded(0, Status(StatusCode.OK))
             return None
-        return parse(answer, self._answer_type, self._call)
+        assert self._form is not None
+        return parse(answer, self._form, self._call)

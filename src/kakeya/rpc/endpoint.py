@@ -26,6 +26,7 @@ from kakeya.rpc.headers import (
     Request,
     http_answer,
 )
+from kakeya.rpc.message import Buffer, Form, Readers, buffers_of, form_of, size_of
 from kakeya.rpc.outbound import answer, answer_block, end_well, send_message
 from kakeya.rpc.status import RpcFailedError, failure, status_text
 from kakeya.rpc.stream import Stream
@@ -70,7 +71,7 @@ class Method:
     """One method that is served."""
 
     handler: Callable[..., Any]
-    request_type: Any
+    form: Form
     takes_many: bool
     gives_many: bool
     max_message_bytes: int
@@ -79,7 +80,8 @@ class Method:
 class Endpoint:
     """Serves purerpc services on any number of connections.
 
-    `max_message_bytes` overrides the limit for single services, by their full name.
+    `max_message_bytes` overrides the limit for single services, by their full name; `readers` read
+    the requests of the types they are for, in place of protobuf's own parser.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Endpoint:
         admit: Admit | None = None,
         max_message_bytes: Mapping[str, int] | None = None,
         budget: Budget | None = None,
+        readers: Readers | None = None,
     ) -> None:
         self.limits = limits
         self._admit = admit
@@ -106,7 +109,7 @@ class Endpoint:
                 cardinality = bound.signature.cardinality
                 self._methods[service.name, name] = Method(
                     bound.method_fn,
-                    bound.signature.request_type,
+                    form_of(bound.signature.request_type, readers or {}),
                     cardinality in (Cardinality.STREAM_UNARY, Cardinality.STREAM_STREAM),
                     cardinality in (Cardinality.UNARY_STREAM, Cardinality.STREAM_STREAM),
                     size,
@@ -193,6 +196,7 @@ class Endpoint:
             answer(connection, stream, STATUS_NAMES.index("INTERNAL"), "internal error")
             return
         assert method is not None
+        stream.memory = method.form.memory
         stream.one_message = not method.takes_many
         stream.max_message_bytes = method.max_message_bytes
         connection.num_handlers += 1
@@ -278,10 +282,10 @@ def _head(connection: Connection, stream: Stream) -> bytes:
     return connection.headers_frame(stream, RESPONSE_HEAD, ends=False)
 
 
-def _checked(reply: Any, method: Method) -> bytes:
+def _checked(reply: Any, method: Method) -> Sequence[Buffer]:
     # ByteSize() would serialize it once more.
-    payload: bytes = reply.SerializeToString()
-    size, limit = len(payload), method.max_message_bytes
+    payload = buffers_of(reply)
+    size, limit = size_of(payload), method.max_message_bytes
     demand(
         size <= limit,
         "RESOURCE_EXHAUSTED",
@@ -315,9 +319,7 @@ async def _each_message(
 
 
 def _parsed(payload: Any, method: Method) -> Any:
-    message = method.request_type()
     try:
-        message.ParseFromString(payload)
+        return method.form.read(payload)
     except DecodeError:
         raise Refused("INVALID_ARGUMENT", "the message does not parse") from None
-    return message

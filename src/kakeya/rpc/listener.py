@@ -28,10 +28,13 @@ async def open_server(
     return Server(host, await open_listeners(host, port), limits=limits, tls=tls)
 
 
-async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
+async def open_listeners(
+    host: str, port: int, *, flag: str = "--port"
+) -> list[trio.SocketListener]:
     """Listeners on every address of `host`, all on one port; port 0 takes any free one.
 
-    Never shared with another process.  Raises Refused naming host and port.
+    Never shared with another process.  flag: what sets the port.  Raises Refused naming host and
+    port.
     """
     try:
         found = await trio.socket.getaddrinfo(
@@ -52,7 +55,7 @@ async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
     except OSError as error:
         for listener in listeners:
             listener.socket.close()
-        raise Refused("FAILED_PRECONDITION", _why_not(host, port, error)) from error
+        raise Refused("FAILED_PRECONDITION", _why_not(host, port, flag, error)) from error
     return listeners
 
 
@@ -81,9 +84,9 @@ def _bind_now(sock: trio.socket.SocketType, place: tuple[object, ...]) -> None:
         raw.close()
 
 
-def _why_not(host: str, port: int, error: OSError) -> str:
+def _why_not(host: str, port: int, flag: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use, choose another with --port"
+        return f"port {port} on {host} is in use, choose another with {flag}"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from kakeya.rpc import frames, life
 from kakeya.rpc.headers import RESPONSE_HEAD, status_trailers
+from kakeya.rpc.message import Buffer, size_of
 from kakeya.rpc.status import again, failure
 from kakeya.rpc.stream import Stream
 
@@ -29,7 +32,7 @@ _TURN_BYTES = 1 << 20
 async def send_message(
     connection: Connection,
     stream: Stream,
-    payload: bytes,
+    buffers: Sequence[Buffer],
     *,
     before: bytes = b"",
     ends: bool,
@@ -37,17 +40,19 @@ async def send_message(
 ) -> None:
     """Send one gRPC message in DATA frames, with ready frames before and after it.
 
+    buffers: its bytes in order; some may still be queued when this returns.
     Waits for the peer's window and for room in the queue.  Raises the stream's failure.
     """
-    size = len(payload)
+    size = size_of(buffers)
     whole = size + _PREFIX.size
     if whole <= _ONE_WRITE_BYTES and whole <= stream.window and whole <= connection.window:
         stream.window -= whole
         connection.window -= whole
         flags = frames.END_STREAM if ends else 0
         data = frames.head(whole, frames.DATA, flags, stream.stream_id)
-        connection.pump.write(b"".join((before, data, _PREFIX.pack(0, size), payload, after)))
+        connection.pump.write(b"".join((before, data, _PREFIX.pack(0, size), *buffers, after)))
     else:
+        payload = _Payload((_PREFIX.pack(0, size), *buffers))
         await _send_frames(connection, stream, payload, before=before, ends=ends, after=after)
     if ends:
         connection.advance(stream, life.SEND_END)
@@ -55,38 +60,60 @@ async def send_message(
         await connection.pump.room()
 
 
+class _Payload:
+    """Bytes to send, given out run by run without a copy."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.left_bytes = size_of(buffers)
+        self._left = deque(memoryview(each) for each in buffers)
+
+    def take(self, num_bytes: int) -> list[memoryview]:
+        """The next run; that many bytes must be left."""
+        self.left_bytes -= num_bytes
+        out: list[memoryview] = []
+        while num_bytes:
+            first = self._left[0]
+            if len(first) > num_bytes:
+                self._left[0] = first[num_bytes:]
+                first = first[:num_bytes]
+            else:
+                self._left.popleft()
+            out.append(first)
+            num_bytes -= len(first)
+        return out
+
+
 async def _send_frames(
     connection: Connection,
     stream: Stream,
-    payload: bytes,
+    payload: _Payload,
     *,
     before: bytes,
     ends: bool,
     after: bytes,
 ) -> None:
-    view, size = memoryview(payload), len(payload)
-    prefix = _PREFIX.pack(0, size)
-    at, turn = -len(prefix), _TURN_BYTES
-    largest = min(connection.limits.send_frame_bytes, connection.peer_frame_bytes)
-    while at < size:
+    turn = _TURN_BYTES
+    # With its head a frame of ours fills whole TLS records.
+    largest = connection.limits.send_frame_bytes - frames.HEAD_BYTES
+    largest = min(largest, connection.peer_frame_bytes)
+    while payload.left_bytes:
         room = min(stream.window, connection.window, largest)
         if room <= 0:
             connection.pump.write(before)
             before = b""
             await _wait_for_window(connection, stream)
             continue
-        stop = min(size, at + room)
-        stream.window -= stop - at
-        connection.window -= stop - at
-        turn -= stop - at
-        is_last = stop == size
+        size = min(payload.left_bytes, room)
+        stream.window -= size
+        connection.window -= size
+        turn -= size
+        run = payload.take(size)
+        is_last = not payload.left_bytes
         flags = frames.END_STREAM if ends and is_last else 0
-        head = before + frames.head(stop - at, frames.DATA, flags, stream.stream_id)
-        if at < 0:
-            head += prefix[len(prefix) + at : len(prefix) + min(stop, 0)]
+        head = before + frames.head(size, frames.DATA, flags, stream.stream_id)
         rest = [after] if is_last and after else []
-        connection.pump.write(head, view[max(at, 0) : max(stop, 0)], *rest)
-        before, at = b"", stop
+        connection.pump.write(head, *run, *rest)
+        before = b""
         if is_last:
             return
         if connection.pump.backlog_bytes > connection.limits.high_water_bytes:

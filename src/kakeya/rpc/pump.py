@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -20,9 +19,8 @@ from typing import Protocol
 import trio
 
 from kakeya.config.rpc import RpcLimits
-from kakeya.rpc.tls import TlsStream
-
-Buffer = bytes | bytearray | memoryview
+from kakeya.rpc.message import Buffer
+from kakeya.rpc.tls import RECORD_BYTES, TlsStream
 
 # Read this much before other tasks get a turn: about 0.5 ms of copying.
 _TURN_BYTES = 1 << 20
@@ -99,6 +97,8 @@ class Pump:
         if self._backlog or self._fd < 0:
             self._queue(buffers, 0)
             return
+        if len(buffers) > _MAX_VECTORS:
+            buffers = (b"".join(buffers),)
         try:
             sent = os.writev(self._fd, buffers)
         except (BlockingIOError, InterruptedError):
@@ -243,10 +243,9 @@ class Pump:
     async def _read_tls(self, sock: trio.socket.SocketType, tls: TlsStream, sink: Sink) -> None:
         scratch = memoryview(self._scratch)
         while not self._is_closed:
-            try:
-                # At first: what came right behind the handshake.
-                self._open_records(tls, sink, scratch)
-            except ssl.SSLZeroReturnError:
+            # At first: what came right behind the handshake.
+            self._open_records(tls, sink, scratch)
+            if tls.has_ended:
                 return
             answers = tls.answers()
             if answers:
@@ -261,15 +260,16 @@ class Pump:
             tls.put(scratch[:got])
 
     def _open_records(self, tls: TlsStream, sink: Sink, scratch: memoryview) -> None:
+        """Feed all that was received."""
+        # What goes through the scratch memory is copied twice: a record, then look again.
+        scratch = scratch[:RECORD_BYTES]
         while not self._is_closed:
-            room = sink.direct()
-            if room is not None:
-                got = tls.read_into(room)
-                if got:
-                    sink.placed(got)
-            else:
-                got = tls.read_into(scratch)
-                if got:
-                    sink.feed(scratch[:got])
-            if not got:
+            direct = sink.direct()
+            room = scratch if direct is None else direct
+            got = tls.read_into(room)
+            if got and direct is None:
+                sink.feed(scratch[:got])
+            elif got:
+                sink.placed(got)
+            if got < len(room):
                 return

@@ -25,18 +25,23 @@ OPEN_SERVICES = frozenset({"grpc.health.v1.Health"})
 
 def read_fleet_key(file_name: str, env: Mapping[str, str]) -> str:
     """The key from the file, else from the environment, else "".  Raises Refused."""
+    return read_key(file_name, env, variable=KEY_VARIABLE, what="the fleet key")
+
+
+def read_key(file_name: str, env: Mapping[str, str], *, variable: str, what: str) -> str:
+    """A secret from the file, else from the variable, else "".  Raises Refused naming `what`."""
     if not file_name:
-        return _sound(env.get(KEY_VARIABLE, "").strip(), KEY_VARIABLE)
+        return _sound(env.get(variable, "").strip(), variable)
     try:
         with Path(file_name).open("rb") as file:
             raw = file.read(MAX_KEY_LEN + 2)
     except OSError as error:
         raise Refused(
-            "FAILED_PRECONDITION", f"cannot read the fleet key file: {error.strerror}"
+            "FAILED_PRECONDITION", f"cannot read the file of {what}: {error.strerror}"
         ) from None
     key = raw.decode("ascii", "replace").strip()
-    demand(bool(key), "FAILED_PRECONDITION", "the fleet key file is empty")
-    return _sound(key, "the fleet key")
+    demand(bool(key), "FAILED_PRECONDITION", f"the file of {what} is empty")
+    return _sound(key, what)
 
 
 def _sound(key: str, what: str) -> str:

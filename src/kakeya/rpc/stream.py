@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -17,11 +18,12 @@ from kakeya.rpc import life
 from kakeya.rpc.flow import Budget
 from kakeya.rpc.frames import MAX_WINDOW
 from kakeya.rpc.headers import Fields
+from kakeya.rpc.message import Buffer
 from kakeya.rpc.status import RpcFailedError
 
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")
-Message = bytes | bytearray
+Message = Buffer
 
 
 class Stream:
@@ -43,6 +45,7 @@ class Stream:
         "held_bytes",
         "inbox",
         "max_message_bytes",
+        "memory",
         "message_since",
         "num_messages",
         "one_message",
@@ -75,6 +78,8 @@ class Stream:
         self.max_message_bytes = max_message_bytes
         # A second message is a fault of the peer.
         self.one_message = one_message
+        # Where a message is put together, by its size.
+        self.memory: Callable[[int], Buffer] = bytearray
         self.opened_at = now
         # When the message now arriving began, or inf between messages.
         self.message_since = math.inf
@@ -93,7 +98,7 @@ class Stream:
         self.arrived: trio.Event | None = None
         self.writable: trio.Event | None = None
         self._prefix = b""
-        self._buffer: bytearray | None = None
+        self._buffer: Buffer | None = None
         self._view: memoryview | None = None
         self._filled = 0
         self._need = 0
@@ -198,7 +203,7 @@ class Stream:
     def _begin(self, need: int, now: float) -> None:
         self._need = need
         self._filled = 0
-        self._buffer = bytearray(need)
+        self._buffer = self.memory(need)
         self._view = memoryview(self._buffer)
         self.message_since = now
 

@@ -7,15 +7,15 @@ fast path on the socket and reads large messages straight into their memory.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import trio
 
-Buffer = bytes | bytearray | memoryview
+from kakeya.rpc.message import Buffer
 
-# Buffers smaller than this together go into one record.
-_ONE_RECORD_BYTES = 16_384
+# The most that one record carries.
+RECORD_BYTES = 16_384
 _READ_BYTES = 64 << 10
 
 
@@ -31,6 +31,8 @@ class TlsStream(trio.abc.Stream):
         server_hostname: str | None = None,
     ) -> None:
         self.inner = inner
+        # The peer said that it sends no more.
+        self.has_ended = False
         self._received = ssl.MemoryBIO()
         self._to_send = ssl.MemoryBIO()
         self._engine = context.wrap_bio(
@@ -75,13 +77,11 @@ class TlsStream(trio.abc.Stream):
         return self._engine.getpeercert()
 
     def seal(self, buffers: Sequence[Buffer]) -> bytes:
-        """What to send for these plain bytes."""
-        if sum(map(len, buffers)) <= _ONE_RECORD_BYTES:
-            buffers = [b"".join(buffers)]
-        for buffer in buffers:
-            at = 0
-            while at < len(buffer):
-                at += self._engine.write(memoryview(buffer)[at:])
+        """What to send for these plain bytes, in as few records as they fit in."""
+        for run in runs(buffers):
+            at, size = 0, len(run)
+            while at < size:
+                at += self._engine.write(memoryview(run)[at:])
         return self._to_send.read()
 
     def put(self, view: memoryview) -> None:
@@ -89,14 +89,23 @@ class TlsStream(trio.abc.Stream):
         self._received.write(view)
 
     def read_into(self, room: memoryview) -> int:
-        """Plain bytes into `room`: how many, 0 when more must be received first.
+        """Plain bytes into `room`: how many, all that are there or fit.
 
-        Raises ssl.SSLZeroReturnError once the peer has ended its side, OSError for a bad record.
+        Less than fit: more must be received first, or the peer has ended its side (`has_ended`).
+        Raises OSError for a bad record.
         """
+        got, size = 0, len(room)
         try:
-            return self._engine.read(len(room), room)  # type: ignore[arg-type, return-value]
+            while got < size and not self.has_ended:
+                # One record at most; none after the peer's last.
+                read: int = self._engine.read(size - got, room[got:])  # type: ignore[arg-type, assignment]
+                got += read
+                self.has_ended = not read
         except ssl.SSLWantReadError:
-            return 0
+            pass
+        except ssl.SSLZeroReturnError:
+            self.has_ended = True
+        return got
 
     def answers(self) -> bytes:
         """What TLS itself wants to say after reading (key updates); mostly nothing."""
@@ -113,14 +122,37 @@ class TlsStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         room = memoryview(bytearray(max_bytes or _READ_BYTES))
         while True:
-            try:
-                got = self.read_into(room)
-            except ssl.SSLZeroReturnError:
-                return b""
+            got = self.read_into(room)
             if got:
                 return bytes(room[:got])
-            if not await self._receive():
+            if self.has_ended or not await self._receive():
                 return b""
 
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+
+def runs(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in runs that fill whole records, but for the last; little is copied."""
+    if len(buffers) == 1:
+        yield buffers[0]
+        return
+    begun: list[memoryview] = []
+    left = RECORD_BYTES
+    for buffer in buffers:
+        view = memoryview(buffer)
+        if begun:
+            begun.append(view[:left])
+            view, left = view[left:], left - len(begun[-1])
+            if left:
+                continue
+            yield b"".join(begun)
+            begun, left = [], RECORD_BYTES
+        whole = len(view) - len(view) % RECORD_BYTES
+        if whole:
+            yield view[:whole]
+        if whole < len(view):
+            begun.append(view[whole:])
+            left -= len(begun[-1])
+    if begun:
+        yield b"".join(begun)

@@ -6,28 +6,45 @@ framework: the weights themselves are read by the twins, after every shape here 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
+from kakeya.compute.weight_files import (
+    FolderLimits,
+    Header,
+    checked_dtype,
+    read_headers,
+    read_json,
+    weight_files,
+)
 from kakeya.config.verifying import VerifyingLimits
-from kakeya.errors import Refused, demand
-from kakeya.verifying.model_config import ModelConfig, read_config, shortened, weight_shapes
-
-WEIGHT_DTYPES = ("F32", "F16", "BF16")
+from kakeya.errors import demand
+from kakeya.verifying.model_config import ModelConfig, read_config
+from kakeya.verifying.weight_names import (
+    QUANTIZED_BITS,
+    Quantized,
+    packing,
+    part_name,
+    stored_prefix,
+    weight_shapes,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose config and weight headers agree.  `files` maps weight name → file."""
+    """A folder whose config and weight headers agree.
+
+    Names of weights are weight_shapes's.  files: name → file.  stored: name → name in that file.
+    quantized: the matrices in MLX's quantised layout.
+    """
 
     config: ModelConfig
     files: Mapping[str, Path]
     dtypes: Mapping[str, str]
+    stored: Mapping[str, str]
+    quantized: Mapping[str, Quantized]
 
 
 def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
@@ -37,115 +54,57 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
     not compute), INVALID_ARGUMENT (a field or shape that contradicts itself), DATA_LOSS (a file
     that is cut or is no safetensors), RESOURCE_EXHAUSTED (larger than the limits).
     """
-    raw = _read_json(folder / "config.json", limits)
+    sizes = FolderLimits(max_json_bytes=limits.max_config_bytes, max_shards=limits.max_shards)
+    raw = read_json(folder / "config.json", sizes)
     generation: Mapping[str, Any] = {}
     if (folder / "generation_config.json").is_file():
-        generation = _read_json(folder / "generation_config.json", limits)
+        generation = read_json(folder / "generation_config.json", sizes)
     config = read_config(raw, generation)
+    # Before any file of weights is opened: a config may promise what nobody stored.
+    least_bits = 16 if raw.get("quantization") is None else min(QUANTIZED_BITS)
     num_params = sum(_size(shape) for shape in weight_shapes(config).values())
     demand(
-        2 * num_params <= limits.max_weight_bytes,
+        num_params * least_bits // 8 <= limits.max_weight_bytes,
         "RESOURCE_EXHAUSTED",
         f"the model has {num_params} parameters, the limit is {limits.max_weight_bytes} bytes",
     )
-    files = _weight_files(folder, limits)
-    return Checkpoint(config, files, _check_headers(config, files))
+    found = weight_files(folder, sizes)
+    prefix = stored_prefix(found)
+    stored = {name: name.replace("model.", prefix, 1) for name in weight_shapes(config)}
+    headers = read_headers(_with_parts(stored.values(), found), found)
+    dtypes, quantized = _check_headers(config, stored, headers)
+    files = {name: found[stored[name]] for name in stored}
+    return Checkpoint(config, files, dtypes, stored, quantized)
 
 
-def _weight_files(folder: Path, limits: VerifyingLimits) -> dict[str, Path]:
-    """Weight name → safetensors file, from the shard index or the single file."""
-    index_path = folder / "model.safetensors.index.json"
-    if not index_path.is_file():
-        single = folder / "model.safetensors"
+def _with_parts(names: Iterable[str], found: Mapping[str, Path]) -> list[str]:
+    """The names, and those of a quantised weight's parts where it has them."""
+    parts = [part_name(name, part) for name in names for part in ("scales", "biases")]
+    return [*names, *(part for part in parts if part in found)]
+
+
+def _check_headers(
+    config: ModelConfig, stored: Mapping[str, str], headers: Mapping[str, Header]
+) -> tuple[dict[str, str], dict[str, Quantized]]:
+    """The dtype of every weight, and how the quantised ones are packed."""
+    dtypes, quantized = {}, {}
+    for name, wanted in weight_shapes(config).items():
+        header = headers[stored[name]]
+        scales, biases = (part_name(stored[name], part) for part in ("scales", "biases"))
+        if scales not in headers:
+            dtypes[name] = checked_dtype(stored[name], header, wanted)
+            continue
+        demand(biases in headers, "UNIMPLEMENTED", f"the weight {biases} is missing")
         demand(
-            single.is_file(),
-            "NOT_FOUND",
-            "the folder has neither model.safetensors nor model.safetensors.index.json",
+            header.dtype == "U32",
+            "UNIMPLEMENTED",
+            f"the weight {stored[name]} has scales and dtype {header.dtype}, supported is U32",
         )
-        return dict.fromkeys(_names_in(single), single)
-    placed = _read_json(index_path, limits).get("weight_map")
-    demand(isinstance(placed, dict), "INVALID_ARGUMENT", "the shard index has no weight_map")
-    assert isinstance(placed, dict)
-    shards = set(map(str, placed.values()))
-    demand(
-        len(shards) <= limits.max_shards,
-        "RESOURCE_EXHAUSTED",
-        f"weight_map names {len(shards)} files, the limit is {limits.max_shards}",
-    )
-    for shard in sorted(shards):
-        # A name with a directory in it could lead out of the folder.
-        demand(
-            Path(shard).name == shard and shard.endswith(".safetensors"),
-            "INVALID_ARGUMENT",
-            f"weight_map names {shortened(shard)}, it must be a .safetensors file of the folder",
-        )
-        demand((folder / shard).is_file(), "NOT_FOUND", f"the shard {shortened(shard)} is missing")
-    return {str(name): folder / str(shard) for name, shard in placed.items()}
-
-
-def _names_in(path: Path) -> list[str]:
-    try:
-        with safe_open(path, framework="np") as opened:
-            return list(opened.keys())
-    except SafetensorError as error:
-        raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
-
-
-def _check_headers(config: ModelConfig, files: Mapping[str, Path]) -> dict[str, str]:
-    """The stored dtype of every weight, after names and shapes were found as the config says."""
-    wanted = weight_shapes(config)
-    for name in wanted:
-        demand(name in files, "INVALID_ARGUMENT", f"the weight {name} is missing")
-    dtypes: dict[str, str] = {}
-    for path in sorted({files[name] for name in wanted}):
-        names = [name for name in wanted if files[name] == path]
-        try:
-            with safe_open(path, framework="np") as opened:
-                held = set(opened.keys())
-                for name in names:
-                    demand(
-                        name in held,
-                        "INVALID_ARGUMENT",
-                        f"the weight {name} is missing from {path.name}",
-                    )
-                    part = opened.get_slice(name)
-                    dtypes[name] = _checked_dtype(
-                        name, tuple(part.get_shape()), str(part.get_dtype()), wanted[name]
-                    )
-        except SafetensorError as error:
-            raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
-    return dtypes
-
-
-def _checked_dtype(name: str, shape: tuple[int, ...], dtype: str, wanted: tuple[int, ...]) -> str:
-    demand(
-        shape == wanted,
-        "INVALID_ARGUMENT",
-        f"the weight {name} has shape {list(shape)}, config.json says {list(wanted)}",
-    )
-    demand(
-        dtype in WEIGHT_DTYPES,
-        "UNIMPLEMENTED",
-        f"the weight {name} has dtype {dtype}, supported are {', '.join(WEIGHT_DTYPES)}",
-    )
-    return dtype
-
-
-def _read_json(path: Path, limits: VerifyingLimits) -> Mapping[str, Any]:
-    demand(path.is_file(), "NOT_FOUND", f"the folder has no {path.name}")
-    size = path.stat().st_size
-    demand(
-        size <= limits.max_config_bytes,
-        "RESOURCE_EXHAUSTED",
-        f"{path.name} has {size} bytes, the limit is {limits.max_config_bytes}",
-    )
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise Refused("DATA_LOSS", f"{path.name} is not JSON") from None
-    demand(isinstance(found, dict), "INVALID_ARGUMENT", f"{path.name} must hold an object")
-    assert isinstance(found, dict)
-    return found
+        of_scales = headers[scales]
+        quantized[name] = packing(stored[name], wanted, header.shape, of_scales.shape)
+        dtypes[name] = checked_dtype(scales, of_scales, of_scales.shape)
+        checked_dtype(biases, headers[biases], of_scales.shape)
+    return dtypes, quantized
 
 
 def _size(shape: tuple[int, ...]) -> int:

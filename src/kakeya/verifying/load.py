@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from kakeya.compute.matmul_torch import use_threads
 from kakeya.compute.threads import usable_cores
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
 from kakeya.verifying.checkpoint import read_checkpoint
-from kakeya.verifying.exactness_torch import measure_exactness
-from kakeya.verifying.matmul_torch import use_threads
+from kakeya.verifying.exactness import measure_exactness
 from kakeya.verifying.model_torch import TorchVerifier
-from kakeya.verifying.weights_torch import DTYPES, load_weights
+from kakeya.verifying.weights_torch import DTYPES, load_weights, resident_bytes
 
 
 def load_verifier(
@@ -36,7 +36,8 @@ def load_verifier(
         f"dtype is {dtype!r}, supported are {', '.join(DTYPES)}",
     )
     checkpoint = read_checkpoint(folder, limits)
-    use_threads(limits.num_threads or usable_cores())
+    is_small = resident_bytes(checkpoint.config, dtype) <= limits.one_thread_bytes
+    use_threads(limits.num_threads or (1 if is_small else usable_cores()))
     weights = load_weights(checkpoint, dtype=dtype, limits=limits, progress=progress)
     verifier = TorchVerifier(
         checkpoint.config, weights, model_id=model_id, dtype=dtype, limits=limits

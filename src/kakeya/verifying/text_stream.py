@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import tokenizers
@@ -134,6 +134,23 @@ class WholeStream:
     def flush(self) -> str:
         ids, self._ids = self._ids, []
         return str(self._backend.decode(ids, skip_special_tokens=True))
+
+
+def token_bytes(backend: tokenizers.Tokenizer) -> Callable[[int], bytes]:
+    """What an id stands for by itself: its bytes; a special token as it is written."""
+    is_byte_level = _decoder_steps(backend) == ["ByteLevel"]
+
+    def bytes_of(token_id: int) -> bytes:
+        token = backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if is_byte_level and all(char in _BYTE_OF_CHAR for char in token):
+            return bytes(_BYTE_OF_CHAR[char] for char in token)
+        if not is_byte_level and _BYTE_TOKEN.match(token):
+            return bytes([int(token[3:5], 16)])
+        return str(token).replace("\u2581", " ").encode()
+
+    return bytes_of
 
 
 def _decoder_steps(backend: tokenizers.Tokenizer) -> list[str]:

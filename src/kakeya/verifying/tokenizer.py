@@ -17,7 +17,7 @@ import tokenizers
 from kakeya.config.text import TextLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.chat import ChatTemplate, load_template
-from kakeya.verifying.text_stream import TextStream, text_stream
+from kakeya.verifying.text_stream import TextStream, text_stream, token_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Ids of `text`; special tokens written out in it count as such."""
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
+        # A batch of one: unlike `encode` it lets other threads run meanwhile.
+        [encoding] = self.backend.encode_batch([text], add_special_tokens=add_special)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -47,6 +49,10 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A new TextStream: its chunks joined equal `decode` of all ids pushed."""
         return text_stream(self.backend, self.special_ids)
+
+    def token_bytes(self) -> Callable[[int], bytes]:
+        """Tells the bytes an id stands for by itself; a special token as it is written."""
+        return token_bytes(self.backend)
 
     def render_chat(self, messages: Sequence[dict[str, Any]], *, wall: Callable[[], float]) -> str:
         """The prompt of a conversation, ready for the assistant's answer.  Raises Refused."""

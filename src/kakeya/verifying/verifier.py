@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-KvMode = Literal["full", "window"]
+KvMode = Literal["full", "window", "restored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,31 @@ class KvPlan:
     full: every position.  window: [0, sink) and the last `window` positions; the row at position
     p attends to [0, sink) and (p - window, p], in prefill as in decoding, so results do not
     depend on how the prompt was cut into chunks.  Sliding layers keep their own window as well.
+    restored: the prompt is read as in full; then `Verifier.restore` puts banks in the place of
+    [sink, prompt_len - window), which stay, and later rows attend as in window besides.
+    exact_full_layers: full-attention layers keep every position of their own all the same.
     """
 
     mode: KvMode
     sink: int
     window: int
     max_len: int  # positions this generation can reach; bounds what is allocated
+    prompt_len: int = 0  # the prompt's length; mode restored only
+    exact_full_layers: bool = False  # mode restored only
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bank:
+    """K and V that take the place of one layer's own at evicted positions, ascending.
+
+    k, v: [n, num_kv_heads, head_dim] of `dtype` (float32, float16, or bfloat16 as its uint16
+    bits); k goes into k_norm and is rotated here.
+    """
+
+    layer: int
+    dtype: str
+    k: NDArray[np.generic]
+    v: NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,13 @@ class Geometry:
     max_context_len: int
     layer_types: tuple[str, ...]  # "full_attention" | "sliding_attention", one per layer
     sliding_window: int | None
+    # (num_kv_heads, head_dim) layer by layer where they differ, None for a layer that reads
+    # another one's K and V; empty: all are alike.
+    kv_shapes: tuple[tuple[int, int] | None, ...] = ()
+
+    def kv_shape(self, layer: int) -> tuple[int, int] | None:
+        """(num_kv_heads, head_dim) of a layer's own K and V; None without any."""
+        return self.kv_shapes[layer] if self.kv_shapes else (self.num_kv_heads, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +133,18 @@ class Verifier(Protocol):
         """Append `ids` at positions kv.length … and say what follows each."""
         ...
 
-    def prefill(self, kv: Kv, ids: Sequence[int]) -> None:
-        """Append one chunk of the prompt without asking what follows it."""
+    def prefill(
+        self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Append one chunk of the prompt without asking what follows it; its aux, as in Rows."""
+        ...
+
+    def restore(self, kv: Kv, banks: Sequence[Bank]) -> None:
+        """Evict [sink, prompt_len - window) of a K/V in mode restored; `banks` take its place.
+
+        Raises Refused(INVALID_ARGUMENT) for banks that do not fit or are missing, before anything
+        is changed.  Spec: V-13.
+        """
         ...
 
     def trim(self, kv: Kv, length: int) -> None:

@@ -45,9 +45,36 @@ class SlotMap:
 
 def reach_of(plan: KvPlan, sliding_window: int | None) -> Reach:
     """What rows of one kind of layer attend to; `sliding_window` is None for full layers."""
-    if plan.mode == "full":
+    if plan.mode != "window":
         return Reach(sink=0, window=None, slide=sliding_window)
     return Reach(sink=plan.sink, window=plan.window, slide=sliding_window)
+
+
+def evicted_by(plan: KvPlan) -> range:
+    """The prompt's positions that `restore` evicts: [sink, prompt_len - window)."""
+    return range(plan.sink, max(plan.sink, plan.prompt_len - plan.window))
+
+
+def is_exact(plan: KvPlan, sliding_window: int | None) -> bool:
+    """Whether layers of a kind keep all of their own K/V in mode restored."""
+    return sliding_window is None and plan.exact_full_layers
+
+
+def needs_banks(plan: KvPlan, sliding_window: int | None) -> bool:
+    """Whether a layer's rows could attend to a position that `restore` evicts."""
+    if is_exact(plan, sliding_window) or not evicted_by(plan):
+        return False
+    return sliding_window is None or sliding_window > plan.window
+
+
+def reach_after_restore(plan: KvPlan, sliding_window: int | None) -> Reach:
+    """What rows attend to once banks stand at the evicted positions: these, and sink and window.
+
+    Spec: V-13.
+    """
+    if is_exact(plan, sliding_window):
+        return reach_of(plan, sliding_window)
+    return Reach(sink=evicted_by(plan).stop, window=plan.window, slide=sliding_window)
 
 
 def kept_positions(length: int, reach: Reach) -> list[int]:
@@ -59,6 +86,16 @@ def kept_positions(length: int, reach: Reach) -> list[int]:
     kept = [*range(min(reach.sink, first)), *range(first, length)]
     oldest = 0 if reach.slide is None else length - reach.slide + 1
     return [position for position in kept if position >= oldest]
+
+
+def slot_map_of(plan: KvPlan, reach: Reach, *, slack: int) -> SlotMap:
+    """The slots of one kind of layer under `plan`."""
+    if plan.mode != "restored" or reach.slide is not None or plan.exact_full_layers:
+        return slot_map(reach, max_len=plan.max_len, slack=slack)
+    ring_len = plan.window + slack
+    if plan.prompt_len + ring_len >= plan.max_len:
+        return SlotMap(fixed_len=plan.max_len, ring_len=0)
+    return SlotMap(fixed_len=plan.prompt_len, ring_len=ring_len)
 
 
 def slot_map(reach: Reach, *, max_len: int, slack: int) -> SlotMap:

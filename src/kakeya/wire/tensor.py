@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ CARRIERS: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 MAX_POSITION = (1 << 31) - 1
+# Values are looked at in runs of this many: what comes of a run stays in the cache.
+_RUN_LEN = 1 << 16
 ByteOrder = Literal["little", "big"]
 HOST_ORDER: ByteOrder = sys.byteorder
 
@@ -39,6 +41,29 @@ class WireArray:
 
     dtype: str
     bits: NDArray[Any]
+
+
+class AnyTensor(Protocol):
+    """A tensor of the contract: the generated message, or a TensorView."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def data(self) -> bytes | memoryview: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorView:
+    """A tensor whose data stay where they are, in a message's memory or an array's.
+
+    Unlike the generated message it costs no copy to make, to send and to look at (wire/bulk).
+    """
+
+    dtype: str
+    shape: Sequence[int]
+    data: memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +84,19 @@ def encode(array: WireArray, *, host_order: ByteOrder = HOST_ORDER) -> Tensor:
     return Tensor(dtype=array.dtype, shape=array.bits.shape, data=bits.tobytes())
 
 
+def viewed(array: WireArray, *, host_order: ByteOrder = HOST_ORDER) -> TensorView:
+    """The tensor of `array` over the array's own memory, which must not change any more.
+
+    Only an array that is not contiguous, or on a big-endian host, is copied.
+    """
+    assert array.bits.dtype == CARRIERS[array.dtype]
+    bits = array.bits if host_order == "little" else array.bits.byteswap()
+    data = np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data
+    return TensorView(array.dtype, array.bits.shape, data.toreadonly())
+
+
 def decode(
-    tensor: Tensor,
+    tensor: AnyTensor,
     what: str,
     *,
     limits: WireLimits,
@@ -68,7 +104,7 @@ def decode(
     must_be_finite: bool = False,
     host_order: ByteOrder = HOST_ORDER,
 ) -> WireArray:
-    """The array `tensor` describes: a read-only view of the message's own bytes.
+    """The array `tensor` describes: a read-only view of the message's own bytes, at any address.
 
     `what` names the tensor in refusals ("aux[2]").  A dim of zero is a tensor without values and
     is allowed where `expected` allows it.  Raises Refused(INVALID_ARGUMENT).
@@ -77,7 +113,7 @@ def decode(
     shape = check_shape(tensor.shape, what, max_rank=limits.max_tensor_rank)
     _check_expected(shape, what, expected)
     carrier = CARRIERS[dtype]
-    data = tensor.data  # protobuf makes a new bytes object at every access
+    data = tensor.data  # the generated message makes a new bytes object at every access
     _check_size(shape, carrier.itemsize, len(data), what, limits.max_tensor_bytes)
     if dtype == "bool":
         _check_bools(data, what)
@@ -152,13 +188,18 @@ def check_finite(array: WireArray, what: str) -> None:
 
 
 def count_not_finite(array: WireArray) -> int:
-    """How many values are NaN or infinite."""
+    """How many values are NaN or infinite.
+
+    Work for an engine's thread when the array is large: 0.5 to 2 ms a million values.
+    """
+    if array.dtype not in ("bfloat16", "float32", "float16"):
+        return 0
+    flat = array.bits.reshape(-1)
+    runs = (flat[at : at + _RUN_LEN] for at in range(0, flat.size, _RUN_LEN))
     if array.dtype == "bfloat16":
         # All eight exponent bits set: infinity or NaN.
-        return int(np.count_nonzero((array.bits & 0x7F80) == 0x7F80))
-    if array.dtype in ("float32", "float16"):
-        return int(array.bits.size - np.count_nonzero(np.isfinite(array.bits)))
-    return 0
+        return sum(int(np.count_nonzero((run & 0x7F80) == 0x7F80)) for run in runs)
+    return sum(int(run.size - np.count_nonzero(np.isfinite(run))) for run in runs)
 
 
 def _check_expected(shape: tuple[int, ...], what: str, expected: Expected | None) -> None:
@@ -198,7 +239,7 @@ def _check_size(
     )
 
 
-def _check_bools(data: bytes, what: str) -> None:
+def _check_bools(data: bytes | memoryview, what: str) -> None:
     """numpy would carry another byte along as a True that equals no other True."""
     raw = np.frombuffer(data, dtype=np.uint8)
     if raw.size and (largest := int(raw.max())) > 1:

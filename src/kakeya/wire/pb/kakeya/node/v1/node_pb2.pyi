@@ -81,7 +81,7 @@ class Count(_message.Message):
     def __init__(self, value: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("text", "messages", "prompt_ids", "raw", "max_tokens", "stop", "plain", "draft_on", "num_drafts", "kv_mode", "temperature", "top_p", "top_k", "min_p", "seed", "exact", "kv_sink", "kv_window")
+    __slots__ = ("text", "messages", "prompt_ids", "raw", "max_tokens", "stop", "plain", "draft_on", "num_drafts", "kv_mode", "temperature", "top_p", "top_k", "min_p", "seed", "exact", "kv_sink", "kv_window", "proposer")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class GenerateRequest(_message.Message):
     EXACT_FIELD_NUMBER: _ClassVar[int]
     KV_SINK_FIELD_NUMBER: _ClassVar[int]
     KV_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    PROPOSER_FIELD_NUMBER: _ClassVar[int]
     text: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -118,7 +119,8 @@ class GenerateRequest(_message.Message):
     exact: str
     kv_sink: Count
     kv_window: Count
-    def __init__(self, text: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., raw: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., plain: _Optional[bool] = ..., draft_on: _Optional[str] = ..., num_drafts: _Optional[int] = ..., kv_mode: _Optional[str] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., exact: _Optional[str] = ..., kv_sink: _Optional[_Union[Count, _Mapping]] = ..., kv_window: _Optional[_Union[Count, _Mapping]] = ...) -> None: ...
+    proposer: str
+    def __init__(self, text: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., raw: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., plain: _Optional[bool] = ..., draft_on: _Optional[str] = ..., num_drafts: _Optional[int] = ..., kv_mode: _Optional[str] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., exact: _Optional[str] = ..., kv_sink: _Optional[_Union[Count, _Mapping]] = ..., kv_window: _Optional[_Union[Count, _Mapping]] = ..., proposer: _Optional[str] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("text", "ids", "block", "done")

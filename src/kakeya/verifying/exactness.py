@@ -7,26 +7,51 @@ several lengths of context, against the same tokens one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 
-from kakeya.verifying.kv_torch import SLOT_STEP, TorchKv
-from kakeya.verifying.model_torch import TorchVerifier
-from kakeya.verifying.verifier import KvPlan
+from kakeya.verifying.model_config import ModelConfig
+from kakeya.verifying.slots import SLOT_STEP
+from kakeya.verifying.verifier import Kv, KvPlan, Verifier
 
 # Where the bits differ: gaps below this are decided again by a one-token step.  float32 logits of
-# a block were seen 1e-5 off, bfloat16 ones up to 0.25 (two of their steps between 16 and 32).
-GUARD_BOUNDS = {"float32": 1e-3, "bfloat16": 1.0}
+# a block were seen 1e-5 off, bfloat16 ones up to 0.25 (two of their steps between 16 and 32);
+# float16 has three bits more.
+GUARD_BOUNDS = {"float32": 1e-3, "float16": 0.125, "bfloat16": 1.0}
 # How far beyond what was seen here the bound is put.
 _SAFETY = 16
 
-_BLOCK_LENS = (2, 3, 4, 8, 17)
+BLOCK_LENS = (2, 3, 4, 8, 17)
 _NUM_STEPS = 8
 # The fused attention's own tiles are 512 keys long: where kernels differ, they differ across it.
 _PREFIX_LENS = (SLOT_STEP - 3, 508)
+
+
+class ComparableKv(Kv, Protocol):
+    def same_from(self, other: Any, first: int) -> bool:
+        """Whether the positions that `other` holds from `first` on are the same bits here."""
+        ...
+
+
+class Measured(Verifier, Protocol):
+    """What is measured: a verifier that says its shape and the rows one pass may have."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def max_block_len(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LengthExactness:
+    """What was seen for blocks of one length, over all lengths of context."""
+
+    block_len: int
+    is_exact: bool
+    max_difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +60,7 @@ class Exactness:
 
     is_exact: bool
     max_difference: float
+    by_length: tuple[LengthExactness, ...] = ()
 
     def margin_bound(self, dtype: str) -> float:
         """0 where exact, else a gap that no difference of this size can bridge."""
@@ -44,19 +70,31 @@ class Exactness:
         return max(GUARD_BOUNDS[dtype], _SAFETY * seen)
 
 
-def measure_exactness(verifier: TorchVerifier) -> Exactness:
+def measure_exactness(verifier: Measured) -> Exactness:
     """Compare blocks with steps across the edge of a slab's step and of an attention tile."""
-    max_len = min(verifier.config.max_context_len, max(_PREFIX_LENS) + max(_BLOCK_LENS))
+    max_len = min(verifier.config.max_context_len, max(_PREFIX_LENS) + max(BLOCK_LENS))
     ids = _probe_ids(max_len, verifier.config.vocab_size)
     prefixes = [n for n in _PREFIX_LENS if n + _NUM_STEPS <= max_len]
-    found = [_compare(verifier, ids, prefix_len) for prefix_len in prefixes or [0]]
+    found = [each for prefix_len in prefixes or [0] for each in _compare(verifier, ids, prefix_len)]
     return Exactness(
+        is_exact=all(each.is_exact for each in found),
+        max_difference=max((each.max_difference for each in found), default=0.0),
+        by_length=tuple(
+            _together([each for each in found if each.block_len == block_len])
+            for block_len in sorted({each.block_len for each in found})
+        ),
+    )
+
+
+def _together(found: Sequence[LengthExactness]) -> LengthExactness:
+    return LengthExactness(
+        found[0].block_len,
         is_exact=all(each.is_exact for each in found),
         max_difference=max(each.max_difference for each in found),
     )
 
 
-def _compare(verifier: TorchVerifier, ids: Sequence[int], prefix_len: int) -> Exactness:
+def _compare(verifier: Measured, ids: Sequence[int], prefix_len: int) -> Iterator[LengthExactness]:
     num_steps = min(_NUM_STEPS, len(ids) - prefix_len)
     behind = ids[prefix_len:]
     stepped = _filled(verifier, ids[:prefix_len], len(ids))
@@ -65,39 +103,24 @@ def _compare(verifier: TorchVerifier, ids: Sequence[int], prefix_len: int) -> Ex
     ]
     steps = np.concatenate([row for row in rows if row is not None])
     kv = _filled(verifier, ids[:prefix_len], len(ids))
-    is_exact, difference = True, 0.0
     longest = min(len(behind), verifier.max_block_len)
-    for block_len in (n for n in _BLOCK_LENS if n <= longest):
+    for block_len in (n for n in BLOCK_LENS if n <= longest):
         block = verifier.forward(kv, behind[:block_len], want_logits=True).logits
         assert block is not None
         compared = min(block_len, num_steps)
-        difference = max(difference, float(np.abs(block[:compared] - steps[:compared]).max()))
-        is_exact &= np.array_equal(block[:compared], steps[:compared])
-        is_exact &= block_len < num_steps or _same_kv(kv, stepped, prefix_len)
+        is_exact = np.array_equal(block[:compared], steps[:compared])
+        is_exact &= block_len < num_steps or kv.same_from(stepped, prefix_len)
+        difference = float(np.abs(block[:compared] - steps[:compared]).max())
+        yield LengthExactness(block_len, is_exact, difference)
         verifier.trim(kv, prefix_len)
-    return Exactness(is_exact, difference)
 
 
-def _filled(verifier: TorchVerifier, ids: Sequence[int], max_len: int) -> TorchKv:
-    kv = verifier.open(KvPlan("full", sink=0, window=0, max_len=max_len))
-    assert isinstance(kv, TorchKv)
+def _filled(verifier: Measured, ids: Sequence[int], max_len: int) -> ComparableKv:
+    kv: Any = verifier.open(KvPlan("full", sink=0, window=0, max_len=max_len))
     for at in range(0, len(ids), verifier.prefill_chunk_len):
         verifier.prefill(kv, ids[at : at + verifier.prefill_chunk_len])
-    return kv
-
-
-def _same_kv(block: TorchKv, stepped: TorchKv, first: int) -> bool:
-    """Whether the slots of the positions stepped from `first` on hold the same bits.
-
-    The block may have written further positions; a ring (a sliding layer's) keeps those apart by
-    its slack, so the stepped positions still lie where the steps put them.
-    """
-    slots = {
-        layer_type: torch.from_numpy(kind.slots_between(first, stepped.length))
-        for layer_type, kind in stepped.kinds.items()
-    }
-    pairs = zip(block.slabs, stepped.slabs, stepped.layer_types, strict=True)
-    return all(torch.equal(a[:, slots[t]], b[:, slots[t]]) for a, b, t in pairs)
+    comparable: ComparableKv = kv
+    return comparable
 
 
 def _probe_ids(count: int, vocab_size: int) -> list[int]:

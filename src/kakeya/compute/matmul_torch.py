@@ -7,7 +7,7 @@ For float32 on CPUs with MKL the weight is packed once (its columns laid out for
 packing serves every number of rows and always runs the same kernel, where plain gemm picks
 another one for 1 row, for 2 and from 16 on.  Otherwise the weight stands on the left (`w @ x.T`),
 which picks its kernel by the weight's shape and not by the number of rows.  Whether it holds is
-measured on the real weights at load (exactness_torch), never assumed; the choice itself is by
+measured on the real weights at load (verifying), never assumed; the choice itself is by
 rule and not by the clock, since two processes that chose differently could differ in near ties.
 """
 

@@ -1,0 +1,166 @@
+"""What other nodes' drafters fit: asked of each node once in a while, beside everything else."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.remote import as_draft_failures
+from kakeya.decoding.source import DflashFit, DraftFailedError
+from kakeya.drafting.drafter_card import DrafterCard, cards_of
+from kakeya.errors import Refused
+from kakeya.verifying.verifier import Geometry
+from kakeya.wire.pb.kakeya.node.v1 import drafters_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+
+class DrafterStub(Protocol):
+    """DrafterServiceStub, or what stands in for it in tests."""
+
+    async def ListDrafters(  # noqa: N802
+        self, message: pb.ListDraftersRequest
+    ) -> pb.ListDraftersResponse: ...
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierFacts:
+    """What decides whether a drafter fits.  tokenizer_sha256: "" when not known."""
+
+    geometry: Geometry
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """cards: None when there was no usable answer; `ask_at_s`: when to ask again."""
+
+    cards: tuple[DrafterCard, ...] | None
+    ask_at_s: float
+
+
+class Catalog:
+    """Drafters by address, as their nodes describe them; `serve` asks."""
+
+    def __init__(
+        self,
+        *,
+        open_stub: Callable[[str], DrafterStub],
+        limits: DecodingLimits,
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._open_stub = open_stub
+        self._limits = limits
+        self._now = now
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._asking: set[str] = set()
+        self._warned: set[str] = set()
+        self._nursery: trio.Nursery | None = None
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the questions' tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def card(self, address: str, model_id: str) -> DrafterCard | None:
+        """The drafter `model_id` at `address`, as far as it is known; asks when it is not."""
+        answer = self._answers.get(address)
+        if answer is None or self._now() >= answer.ask_at_s:
+            self._ask_soon(address)
+        if answer is None or answer.cards is None:
+            return None
+        return next((card for card in answer.cards if card.model_id == model_id), None)
+
+    def fit(self, address: str, model_id: str, verifier: VerifierFacts) -> DflashFit | None:
+        """How to drive the drafter; None while it is not known or where it does not fit."""
+        card = self.card(address, model_id)
+        if card is None:
+            return None
+        why = misfit(card, verifier)
+        if why:
+            self._warn_once(f"{address} {model_id}", model_id=model_id, address=address, why=why)
+            return None
+        return fit_of(card)
+
+    def _ask_soon(self, address: str) -> None:
+        if self._nursery is None or address in self._asking:
+            return
+        if len(self._asking) < self._limits.max_catalog_questions:
+            self._asking.add(address)
+            self._nursery.start_soon(self._ask, address)
+
+    async def _ask(self, address: str) -> None:
+        cards: tuple[DrafterCard, ...] | None = None
+        ask_again_s = self._limits.catalog_s
+        try:
+            with as_draft_failures(within_s=self._limits.catalog_ask_s):
+                response = await self._open_stub(address).ListDrafters(pb.ListDraftersRequest())
+            cards = cards_of(response)
+        except DraftFailedError as error:
+            # A peer that we did not write serves no such list, and will not soon.
+            if error.reason != "unimplemented":
+                ask_again_s = self._limits.catalog_retry_s
+        except Refused as refused:
+            self._warn_once(address, address=address, why=refused.why)
+        except Exception:
+            # The top of a task of its own.
+            log.exception("asking for drafters failed on our own mistake", address=address)
+        finally:
+            self._asking.discard(address)
+        self._keep(address, _Answer(cards, self._now() + ask_again_s))
+
+    def _keep(self, address: str, answer: _Answer) -> None:
+        held = self._answers.get(address)
+        if answer.cards is None and held is not None:
+            # What it said before holds until it says something else: it may only be restarting.
+            answer = _Answer(held.cards, answer.ask_at_s)
+        self._answers[address] = answer
+        self._answers.move_to_end(address)
+        if len(self._answers) > self._limits.max_circuits:
+            self._answers.popitem(last=False)
+
+    def _warn_once(self, key: str, **facts: str) -> None:
+        if key not in self._warned and len(self._warned) < self._limits.max_circuits:
+            self._warned.add(key)
+            log.warning("a drafter is passed over", **facts)
+
+
+def misfit(card: DrafterCard, verifier: VerifierFacts) -> str:
+    """Why the drafter does not fit the verifier; "" when it does."""
+    geometry = verifier.geometry
+    for name, ours, theirs in (
+        ("vocabulary", geometry.vocab_size, card.vocab_size),
+        ("hidden size", geometry.hidden_size, card.hidden_size),
+        ("number of layers", geometry.num_layers, card.num_layers),
+    ):
+        if ours != theirs:
+            return f"it was made for a {name} of {theirs}, the verifier has {ours}"
+    if max(card.aux_layers) >= geometry.num_layers:
+        return f"it takes layer {max(card.aux_layers)}, the verifier has {geometry.num_layers}"
+    ours_sha, theirs_sha = verifier.tokenizer_sha256, card.tokenizer_sha256
+    if ours_sha and theirs_sha and ours_sha != theirs_sha:
+        return f"its tokenizer ({theirs_sha[:12]}) is not the verifier's ({ours_sha[:12]})"
+    return ""
+
+
+def fit_of(card: DrafterCard) -> DflashFit:
+    return DflashFit(
+        aux_layers=card.aux_layers,
+        max_context_len=card.max_context_len,
+        max_num_drafts=card.max_num_drafts,
+        restores=card.restores,
+    )
+
+
+__all__ = ["Catalog", "DrafterStub", "VerifierFacts", "fit_of", "misfit"]

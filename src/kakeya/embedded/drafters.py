@@ -1,0 +1,50 @@
+"""From the name of a drafter to its folder, and to the verifier it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kakeya.embedded.models import TINY, TINY_FOLDER
+from kakeya.errors import demand
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterChoice:
+    """model_id: the name it goes by.  verifier: a model's name or folder, as --verifier takes."""
+
+    model_id: str
+    folder: Path
+    verifier: str
+
+
+def proposer_id(name: str) -> str:
+    """The model_id of what --proposer names: a known one's own name, a folder's last part."""
+    folder = name.partition("@")[0]
+    return Path(folder).expanduser().name if "/" in folder else folder
+
+
+def resolve_drafter(name: str, *, own_verifier: str) -> DrafterChoice:
+    """The drafter that `name` says: tiny, or FOLDER, or FOLDER@VERIFIER.
+
+    Without a verifier named it is the node's own.  Raises Refused(NOT_FOUND).
+    """
+    if name == TINY:
+        return DrafterChoice(TINY, TINY_FOLDER / "drafter", TINY)
+    path, _, verifier = name.partition("@")
+    folder = Path(path).expanduser()
+    demand(
+        bool(path) and folder.is_dir(),
+        "NOT_FOUND",
+        f"no proposer {name!r}: neither a folder nor one of the known names (ngram, {TINY})",
+    )
+    chosen = verifier or ("" if own_verifier == "none" else own_verifier)
+    demand(
+        bool(chosen),
+        "NOT_FOUND",
+        f"the drafter in {path!r} needs its verifier's embedding: name it, {path}@VERIFIER",
+    )
+    return DrafterChoice(proposer_id(name), folder, chosen)
+
+
+__all__ = ["DrafterChoice", "proposer_id", "resolve_drafter"]

@@ -1,0 +1,63 @@
+"""The DFlash drafters a node serves: from a name to one that drafts, and what peers are told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kakeya.config.settings import Settings
+from kakeya.drafting.drafter import DflashDrafter
+from kakeya.drafting.drafter_card import DrafterCard
+from kakeya.embedded.drafters import resolve_drafter
+from kakeya.embedded.models import resolve_model
+from kakeya.node.served import tokenizer_sha256
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDrafter:
+    drafter: DflashDrafter
+    card: DrafterCard
+
+
+def load_drafter_named(settings: Settings, name: str, progress: Progress) -> LoadedDrafter:
+    """Load what one --proposer names.  Runs on the engine's own thread.
+
+    Raises Refused for a drafter that is missing, damaged or made for another verifier.
+    """
+    # The chosen twin: a node without a drafter needs no tensor library, and starts without one.
+    from kakeya.drafting.dflash_load_torch import load_drafter, read_verifier_part
+    from kakeya.drafting.ftheta_torch import load_restorer
+
+    choice = resolve_drafter(name, own_verifier=settings.verifier)
+    verifier_folder = resolve_model(choice.verifier, os.environ, progress)
+    dtype = "float32" if settings.dtype == "auto" else settings.dtype
+    part = read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
+    restorer = load_restorer(choice.folder)
+    drafter = load_drafter(
+        choice.folder,
+        verifier=part,
+        dtype=dtype,
+        limits=settings.drafter,
+        model_id=choice.model_id,
+        restorer=restorer,
+        progress=lambda share: progress("loading the drafter", share),
+    )
+    card = DrafterCard(
+        model_id=choice.model_id,
+        verifier=choice.verifier if "/" not in choice.verifier else verifier_folder.name,
+        vocab_size=part.shape.vocab_size,
+        hidden_size=part.shape.hidden_size,
+        num_layers=part.shape.num_layers,
+        tokenizer_sha256=tokenizer_sha256(verifier_folder),
+        aux_layers=drafter.config.aux_layers,
+        max_context_len=drafter.shape.max_context_len,
+        max_num_drafts=drafter.shape.max_num_drafts,
+        restores=restorer is not None,
+    )
+    return LoadedDrafter(drafter, card)
+
+
+__all__ = ["LoadedDrafter", "load_drafter_named"]

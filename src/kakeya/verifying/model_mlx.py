@@ -1,0 +1,261 @@
+"""A decoder in plain MLX calls: the verifier's forward pass.
+
+Runs on the engine's own thread: MLX arrays belong to the thread that made them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from kakeya.compute.mlx_arrays import from_mlx, to_mlx
+from kakeya.config.verifying import VerifyingLimits
+from kakeya.verifying.banks import demand_fit
+from kakeya.verifying.demands import (
+    demand_aux_layers,
+    demand_block,
+    demand_chunk,
+    demand_forgettable,
+    demand_plan,
+    demand_room,
+    demand_writable,
+)
+from kakeya.verifying.kv_mlx import MlxKv
+from kakeya.verifying.layers_mlx import (
+    Pass,
+    TypePass,
+    kv_heads,
+    per_layer_inputs,
+    rms_norm,
+    run_layer,
+)
+from kakeya.verifying.model_config import ModelConfig
+from kakeya.verifying.rows import choose
+from kakeya.verifying.slots import LayerKind, kv_values, layer_kinds
+from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Rows
+from kakeya.verifying.weights_mlx import DTYPES, Weights
+from kakeya.verifying.window import evicted_by, reach_after_restore
+
+# Rotations are computed this many positions at a time, always the same ones together, so that a
+# position's angles are the same to the bit whenever they are asked for.
+_ROPE_BLOCK_LEN = 1024
+
+
+class MlxVerifier:
+    """The `Verifier` over MLX weights.  All methods run on one thread."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        *,
+        model_id: str,
+        dtype: str,
+        limits: VerifyingLimits,
+    ) -> None:
+        self.model_id = model_id
+        self.dtype = dtype
+        self.margin_bound = float("inf")  # until measured: every choice is decided again
+        self.config = config
+        self._weights = weights
+        self._limits = limits
+        self._dtype = DTYPES[dtype]
+        self._open: weakref.WeakSet[MlxKv] = weakref.WeakSet()
+        # By layer type: cos and sin of every position so far asked for.
+        self._rotations = {
+            layer_type: _rotations(inv_freq, 0, self._dtype)
+            for layer_type, inv_freq in weights.inv_freq.items()
+        }
+
+    @property
+    def geometry(self) -> Geometry:
+        c = self.config
+        return Geometry(
+            vocab_size=c.vocab_size,
+            hidden_size=c.hidden_size,
+            num_layers=c.num_layers,
+            num_kv_heads=c.num_kv_heads,
+            head_dim=c.head_dim,
+            max_context_len=c.max_context_len,
+            layer_types=c.layer_types,
+            sliding_window=c.sliding_window,
+            kv_shapes=tuple(
+                (shape.num_kv_heads, shape.head_dim) if shape.kv_source == i else None
+                for i, shape in enumerate(c.layers)
+            ),
+        )
+
+    @property
+    def prefill_chunk_len(self) -> int:
+        return self._limits.max_prefill_chunk_len
+
+    @property
+    def max_block_len(self) -> int:
+        """Rows of one forward pass."""
+        return self._limits.max_block_len
+
+    def open(self, plan: KvPlan) -> Kv:
+        """An empty K/V.  Raises Refused: OUT_OF_RANGE beyond the context, RESOURCE_EXHAUSTED
+        where this K/V and the open ones together would pass the limit."""
+        demand_plan(plan, self.config)
+        held = sum(kv.resident_bytes for kv in self._open)
+        demand_room(self.kv_bytes(plan), held_bytes=held, limits=self._limits)
+        self._grow_rotations(plan.max_len)
+        kv = MlxKv(plan, self._kinds(plan), layers=self.config.layers, dtype=self._dtype)
+        self._open.add(kv)
+        return kv
+
+    def kv_bytes(self, plan: KvPlan) -> int:
+        """What an open K/V of this plan takes, without allocating it."""
+        return kv_values(self.config.layers, self._kinds(plan)) * int(self._dtype.size)
+
+    def forward(
+        self,
+        kv: Kv,
+        ids: Sequence[int],
+        *,
+        want_logits: bool = False,
+        aux_layers: Sequence[int] = (),
+    ) -> Rows:
+        """Append `ids` and say what follows each.  aux is float32, or the bits of bfloat16."""
+        assert isinstance(kv, MlxKv)
+        demand_block(ids, self._limits)
+        demand_aux_layers(aux_layers, self.config)
+        x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
+        logits = self._logits(x)
+        mx.eval(logits, list(taps.values()), kv.slabs)
+        aux = tuple(from_mlx(taps[layer])[1] for layer in aux_layers)
+        return choose(np.array(logits), want_logits=want_logits, aux=aux)
+
+    def prefill(
+        self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Append one chunk of the prompt; what follows it is not computed."""
+        assert isinstance(kv, MlxKv)
+        demand_chunk(ids, self._limits)
+        demand_aux_layers(aux_layers, self.config)
+        _, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=True)
+        mx.eval(list(taps.values()), kv.slabs)
+        return tuple(from_mlx(taps[layer])[1] for layer in aux_layers)
+
+    def restore(self, kv: Kv, banks: Sequence[Bank]) -> None:
+        """Put `banks` in the place of the evicted positions; all of the prompt must be read."""
+        assert isinstance(kv, MlxKv)
+        demand_fit(banks, kv.plan, self.geometry, length=kv.length)
+        for bank in banks:
+            self._write_bank(kv, bank, evicted_by(kv.plan))
+        mx.eval(kv.slabs)
+        for layer_type, kind in kv.kinds.items():
+            slide = self.config.sliding_window if layer_type == "sliding_attention" else None
+            kind.reaches(reach_after_restore(kv.plan, slide))
+        kv.forgettable_from = kv.length
+
+    def _write_bank(self, kv: MlxKv, bank: Bank, evicted: range) -> None:
+        """K normed and rotated, V normed where the layer does so, where positions have a slot."""
+        layer_type = self.config.layer_types[bank.layer]
+        kept, slots = kv.kinds[layer_type].held(evicted)
+        rows = mx.array(kept + (evicted.start if len(bank.k) > len(evicted) else 0))
+        k = to_mlx(bank.dtype, bank.k)[rows].astype(self._dtype)
+        v = to_mlx(bank.dtype, bank.v)[rows].astype(self._dtype)
+        cos, sin = self._rotations[layer_type]
+        at = mx.array(kept + evicted.start)
+        heads = kv_heads(self.config, self._weights.layers[bank.layer], k, v, cos[at], sin[at])
+        kv.slabs[bank.layer][:, mx.array(slots)] = heads.transpose(1, 0, 2)
+
+    def trim(self, kv: Kv, length: int) -> None:
+        """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) beyond the last pass."""
+        assert isinstance(kv, MlxKv)
+        demand_forgettable(kv, length)
+        kv.length = length
+
+    def _kinds(self, plan: KvPlan) -> dict[str, LayerKind]:
+        return layer_kinds(
+            plan,
+            self.config.layer_types,
+            sliding_window=self.config.sliding_window,
+            slack=max(self._limits.max_block_len, self._limits.max_prefill_chunk_len),
+        )
+
+    def _layers(
+        self, kv: MlxKv, ids: Sequence[int], *, aux_layers: Sequence[int], is_prefill: bool
+    ) -> tuple[mx.array, dict[int, mx.array]]:
+        """Run all layers: the last hidden state [T, hidden_size], and the tapped outputs."""
+        demand_writable(kv, ids, self.config)
+        shared, x = self._begin(kv, ids)
+        taps: dict[int, mx.array] = {}
+        num_needed = self._num_needed(aux_layers) if is_prefill else self.config.num_layers
+        for i, layer in enumerate(self._weights.layers[:num_needed]):
+            # In a prefill nobody reads what the last layer puts out, only its K and V.
+            kv_only = is_prefill and i == num_needed - 1 and i not in aux_layers
+            x = run_layer(self.config, layer, x, kv, i, shared, kv_only=kv_only)
+            if i in aux_layers:
+                taps[i] = x
+        kv.forgettable_from = kv.length
+        kv.length += len(ids)
+        return x, taps
+
+    def _num_needed(self, aux_layers: Sequence[int]) -> int:
+        """Layers to run when only K, V and the tapped outputs are read."""
+        sources = {shape.kv_source for shape in self.config.layers}
+        return 1 + max(*sources, *aux_layers, -1)
+
+    def _begin(self, kv: MlxKv, ids: Sequence[int]) -> tuple[Pass, mx.array]:
+        """What the layers share, and the embedded ids: [T, hidden_size]."""
+        c = self.config
+        index = mx.array(list(ids), dtype=mx.int32)
+        x = self._weights.embedding.rows(index)
+        if c.embedding_scale is not None:
+            x = x * mx.array(c.embedding_scale, dtype=self._dtype)
+        types = {t: self._type_pass(kv, t, len(ids)) for t in kv.kinds}
+        per_layer = self._weights.per_layer
+        if per_layer is None:
+            return Pass(types, None), x
+        return Pass(types, per_layer_inputs(c, per_layer, index, x)), x
+
+    def _type_pass(self, kv: MlxKv, layer_type: str, num_rows: int) -> TypePass:
+        shape = next(s for s in self.config.layers if s.layer_type == layer_type)
+        placement = kv.kinds[layer_type].place(kv.length, num_rows)
+        rows = slice(kv.length, kv.length + num_rows)
+        num_rotated = self.config.num_heads + shape.num_kv_heads
+        known_cos, known_sin = self._rotations[layer_type]
+        turned = (num_rows, num_rotated, shape.head_dim)
+        of_v = (num_rows, shape.num_kv_heads, shape.head_dim)
+        cos = mx.concatenate(
+            [mx.broadcast_to(known_cos[rows], turned), mx.ones(of_v, dtype=self._dtype)], axis=1
+        )
+        sin = mx.concatenate(
+            [mx.broadcast_to(known_sin[rows], turned), mx.zeros(of_v, dtype=self._dtype)], axis=1
+        )
+        return TypePass(cos, sin, placement, mx.array(~placement.hidden))
+
+    def _logits(self, x: mx.array) -> mx.array:
+        """[T, vocab_size], float32, of the last hidden state."""
+        logits = self._weights.head(rms_norm(x, self._weights.norm)).astype(mx.float32)
+        cap = self.config.logit_cap
+        return logits if cap is None else mx.tanh(logits / cap) * cap
+
+    def _grow_rotations(self, max_len: int) -> None:
+        for layer_type, (cos, sin) in self._rotations.items():
+            inv_freq = self._weights.inv_freq[layer_type]
+            while len(cos) < max_len:
+                more_cos, more_sin = _rotations(inv_freq, len(cos), self._dtype)
+                cos, sin = mx.concatenate([cos, more_cos]), mx.concatenate([sin, more_sin])
+            self._rotations[layer_type] = cos, sin
+
+
+def _rotations(
+    inv_freq: NDArray[np.float32], first: int, dtype: mx.Dtype
+) -> tuple[mx.array, mx.array]:
+    """cos and sin of positions first … first + _ROPE_BLOCK_LEN - 1: [block, 1, head_dim].
+
+    The first half of sin is negated, so that a rotation is qk * cos + roll(qk) * sin.
+    """
+    positions = np.arange(first, first + _ROPE_BLOCK_LEN, dtype=np.float32)
+    angles = np.outer(positions, inv_freq).astype(np.float32)
+    cos, sin = np.cos(angles), np.sin(angles)
+    halves = np.concatenate((cos, cos), -1), np.concatenate((-sin, sin), -1)
+    return mx.array(halves[0][:, None]).astype(dtype), mx.array(halves[1][:, None]).astype(dtype)
