@@ -92,7 +92,7 @@ MUTANTS = (
     fleet("own stamps run away", "own", "return min(max([now_unix, *wanted]), latest)",
           "return max([now_unix, *wanted])", "test_own"),
     fleet("stamps of a wrong clock are kept up with", "own",
-          "for stamp, ahead_s in floors if stamp <= latest]", "for stamp, ahead_s in floors]"),
+          "for stamp, ahead_s in floors if stamp <= believed]", "for stamp, ahead_s in floors]"),
     fleet("a newer card with our id is not outbid", "own",
           "        self._bid_at_unix = now_unix\n        self._seen_unix",
           "        return False\n        self._seen_unix"),
