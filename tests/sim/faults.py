@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kakeya.drafting.ngram import NGRAM
 from tests.fleet.cards import frame
+from tests.sim.drafter import MODEL_ID
 from tests.sim.plan import Fault, Level, Plan, Text
 
 NAMES = ("attic", "barn", "cellar", "porch", "shed", "loft", "den", "gable")
@@ -296,7 +298,10 @@ async def vanish(play: Any, fault: Fault) -> bool:
     return True
 
 
-METHODS = ("ProposeBlock", "ExchangeCapabilities", "GetNodeCapability", "Generate")
+METHODS = (
+    "ProposeBlock", "ExchangeCapabilities", "GetNodeCapability", "Generate", "ListDrafters",
+    "Restore", "SeedContext", "ExtendContext", "DraftBlock", "CloseSession",
+)  # fmt: skip
 
 
 async def kill_within(play: Any, fault: Fault) -> bool:
@@ -325,6 +330,13 @@ async def strain_drafting(play: Any, fault: Fault) -> bool:
     return True
 
 
+async def strain_sessions(play: Any, fault: Fault) -> bool:
+    if not play.runs(fault.on) or not play.is_settled(fault.on):
+        return False
+    play.strain(fault.on, "dflash", fault.value)
+    return True
+
+
 async def rogue(play: Any, fault: Fault) -> bool:
     started: bool = await play.start_rogue(int(fault.value))
     return started
@@ -338,7 +350,7 @@ def with_desk(rng: random.Random, names: tuple[str, ...]) -> dict[str, Any]:
 
 NODE_KINDS: dict[str, Kind] = {
     "vanish": Kind(3, one, vanish),
-    "kill_within": Kind(4, with_value((0.0, 0.0, 1.0, 2.0, 3.0)), kill_within),
+    "kill_within": Kind(8, with_value(tuple(map(float, range(10)))), kill_within),
     "break_off": Kind(
         6,
         lambda rng, names: {**with_desk(rng, names), "value": float(rng.randrange(2000))},
@@ -346,6 +358,7 @@ NODE_KINDS: dict[str, Kind] = {
     ),
     "strain_verifying": Kind(3, with_value((0.0, 0.2, 1.0, 1.0, 10.0)), strain_verifying),
     "strain_drafting": Kind(4, with_value((0.0, 1.0, 30.0, 300.0)), strain_drafting),
+    "strain_sessions": Kind(4, with_value((0.0, 1.0, 10.0, 100.0)), strain_sessions),
     "rogue": Kind(5, with_value(tuple(map(float, range(9)))), rogue),
 }
 
@@ -420,6 +433,7 @@ def draw_texts(
                 exact=rng.choice(("", "", "", "strict")),
                 window=rng.choice((0, 0, 16)),
                 temperature=rng.choice((0.0, 0.0, 0.7)),
+                proposer=rng.choice(("", "", NGRAM, MODEL_ID)),
                 cancel_after_s=round(rng.uniform(0.0, 1.0), 3) if rng.random() < 0.3 else math.inf,
             )
         )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 
 import numpy as np
 import trio
 
-from kakeya.decoding.sampling import GREEDY, Sampling
-from kakeya.decoding.verify import decide_one, prefill
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.status import RpcFailedError, status_name, status_text
-from kakeya.verifying.verifier import KvPlan
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
-from tests.sim.model import EOS_ID, MAX_CONTEXT_LEN, VOCAB_SIZE, SimVerifier, letter
+from tests.sim.model import EOS_ID, VOCAB_SIZE, letter
+from tests.sim.truth import SEED, SINK, Truth, truth
 from tests.sim.violation import Violation
 
 
@@ -33,6 +30,7 @@ class Asked:
     exact: str = ""
     window: int = 0
     temperature: float = 0.0
+    proposer: str = ""
 
     def message(self) -> pb.GenerateRequest:
         request = pb.GenerateRequest(
@@ -43,11 +41,12 @@ class Asked:
             plain=self.plain,
             exact=self.exact,
             temperature=self.temperature,
-            seed=7,
+            seed=SEED,
+            proposer=self.proposer,
         )
         if self.window:
             request.kv_mode = "window"
-            request.kv_sink.value = 2
+            request.kv_sink.value = SINK
             request.kv_window.value = self.window
         return request
 
@@ -61,6 +60,7 @@ class Generation:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     drafted_on: list[str] = field(default_factory=list)
+    proposers: list[str] = field(default_factory=list)
     num_accepted: int = 0
     status: str = ""
     why: str = ""
@@ -81,6 +81,7 @@ class Generation:
         self.heard_s.append(trio.current_time())
         if event.block.num_drafts:
             self.drafted_on.append(event.block.drafted_on)
+            self.proposers.append(event.block.proposer)
             self.num_accepted += event.block.num_accepted
         if event.HasField("done"):
             self.done = event.done
@@ -107,33 +108,11 @@ class Generation:
 
 def true_ids(asked: Asked) -> tuple[int, ...]:
     """All ids that plain decoding hands out for this request."""
-    return _true_ids(asked.prompt_ids, asked.max_tokens, asked.window, asked.temperature)
+    return truth_of(asked).ids
 
 
-@cache
-def _true_ids(
-    prompt_ids: tuple[int, ...], max_tokens: int, window: int, temperature: float
-) -> tuple[int, ...]:
-    plan = KvPlan("window" if window else "full", 2 if window else 0, window, MAX_CONTEXT_LEN)
-    sampling = replace(GREEDY, temperature=temperature, seed=7) if temperature else GREEDY
-    verifier = SimVerifier()
-    kv = verifier.open(plan)
-    prefill(verifier, kv, prompt_ids[:-1])
-    ids = [prompt_ids[-1]]
-    for _ in range(min(max_tokens, MAX_CONTEXT_LEN - len(prompt_ids))):
-        ids.append(decide(verifier, kv, ids[-1], sampling))
-        if ids[-1] == EOS_ID:
-            break
-    return tuple(ids[1:])
-
-
-def decide(verifier: SimVerifier, kv: object, last: int, sampling: Sampling) -> int:
-    """Greedy is decided here, by argmax alone; only sampling needs the product's own rule."""
-    if sampling.is_greedy:
-        rows = verifier.forward(kv, (last,), want_logits=True)  # type: ignore[arg-type]
-        assert rows.logits is not None
-        return int(np.argmax(rows.logits[0]))
-    return decide_one(verifier, kv, last, sampling)  # type: ignore[arg-type]
+def truth_of(asked: Asked) -> Truth:
+    return truth(asked.prompt_ids, asked.max_tokens, asked.window, asked.temperature)
 
 
 async def generate(

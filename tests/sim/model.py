@@ -14,8 +14,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kakeya.errors import demand
-from kakeya.verifying.verifier import Geometry, KvPlan, Rows
+from kakeya.errors import Refused, demand
+from kakeya.verifying.verifier import Bank, Geometry, KvPlan, Rows
 
 VOCAB_SIZE = 48
 HIDDEN_SIZE = 16
@@ -112,9 +112,14 @@ class SimVerifier:
         junk = np.full(shape, np.float32(1e3))
         return SimKv(plan, junk, junk.copy())
 
-    def prefill(self, kv: SimKv, ids: Sequence[int]) -> None:
-        for each in ids:
-            step(kv, each)
+    def prefill(
+        self, kv: SimKv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
+    ) -> tuple[Array, ...]:
+        hidden = [step(kv, each) for each in ids]
+        return tuple(np.stack([each[layer] for each in hidden]) for layer in aux_layers)
+
+    def restore(self, kv: SimKv, banks: Sequence[Bank]) -> None:
+        raise Refused("INVALID_ARGUMENT", "the simulated model takes no banks")
 
     def forward(
         self,
@@ -177,24 +182,6 @@ def noise(start: int, num_rows: int) -> Array:
     seed = hashlib.sha256(f"{start}/{num_rows}".encode()).digest()[:8]
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
     return rng.uniform(-1, 1, (num_rows, VOCAB_SIZE)).astype(np.float32)
-
-
-_truth: dict[tuple[tuple[int, ...], KvPlan], tuple[SimVerifier, SimKv, list[int]]] = {}
-
-
-def greedy(prompt_ids: Sequence[int], num_ids: int, plan: KvPlan | None = None) -> tuple[int, ...]:
-    """What plain greedy decoding says behind `prompt_ids`, EOS not minded: the ground truth."""
-    plan = plan or KvPlan("full", 0, 0, MAX_CONTEXT_LEN)
-    key = tuple(prompt_ids), plan
-    if key not in _truth:
-        verifier = SimVerifier()
-        kv = verifier.open(plan)
-        verifier.prefill(kv, prompt_ids[:-1])
-        _truth[key] = verifier, kv, [prompt_ids[-1]]
-    verifier, kv, ids = _truth[key]
-    while len(ids) <= num_ids:
-        ids.extend(verifier.forward(kv, ids[-1:]).ids)
-    return tuple(ids[1 : num_ids + 1])
 
 
 def letter(token_id: int) -> str:

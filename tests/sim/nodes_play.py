@@ -8,13 +8,14 @@ from typing import Any
 
 import trio
 
+from kakeya.config.sessions import SessionLimits
 from kakeya.config.settings import Settings
 from kakeya.fleet.calls import CallFailed
 from kakeya.fleet.channel_calls import ChannelCalls
 from kakeya.fleet.frames import split
 from kakeya.fleet.membership import Fleet
 from tests.sim.fleet_play import limits_of
-from tests.sim.generations import PROMPTS, Asked, Generation, generate
+from tests.sim.generations import PROMPTS, Asked, Generation, generate, truth_of
 from tests.sim.logs import who
 from tests.sim.nodes import DESK, NodeWorld
 from tests.sim.oracle import demand
@@ -29,7 +30,9 @@ PATIENCE_S = 20.0
 
 
 def settings_of(plan: Plan) -> Settings:
-    return Settings(fleet=limits_of(plan))
+    """Sessions that nobody asks for any more end soon, so that a run need not wait for them."""
+    sessions = SessionLimits(opened_s=5.0, restored_s=5.0, seeded_s=8.0, drafting_s=8.0)
+    return Settings(fleet=limits_of(plan), sessions=sessions)
 
 
 class NodesPlay:
@@ -67,6 +70,7 @@ class NodesPlay:
         demand(not self.world.errors, "S9", f"nodes ended by themselves: {self.world.errors}")
         for node in self.world.nodes.values():
             demand_deadlines(node)
+        self.world.contexts.demand_true()
 
     def is_current(self, *names: str) -> bool:
         return self.world.is_current(*names)
@@ -89,6 +93,7 @@ class NodesPlay:
             seeds=self.plan.seeds,
             port=port,
             verifier="sim" if name in self.plan.verifiers else "none",
+            drafts=name not in self.plan.verifiers[:1],
         )
 
     async def kill(self, name: str) -> None:
@@ -163,6 +168,7 @@ class NodesPlay:
         for name in self.fleets():
             self.strain(name, "verifying", 1.0)
             self.strain(name, "drafting", 1.0)
+            self.strain(name, "dflash", 1.0)
 
     # ---- links
 
@@ -227,7 +233,7 @@ class NodesPlay:
         running = self.world.nodes[name].running
         assert running is not None
         models = running.parts.fleet.own_card().offer.models
-        wanted = 2 if name in self.plan.verifiers else 1
+        wanted = 1 + (name in self.plan.verifiers) + (name not in self.plan.verifiers[:1])
         return len(models) == wanted and all(m.tokens_per_second > 0 for m in models)
 
     # ---- cards and texts
@@ -248,8 +254,10 @@ class NodesPlay:
             exact=text.exact,
             window=text.window,
             temperature=text.temperature,
+            proposer=text.proposer,
         )
         generation = Generation(text.on, asked)
+        self.world.contexts.expect(truth_of(asked).rows)
         self.generations.append(generation)
         address = self.address(text.on) if self.runs(text.on) else f"{text.on}:50051"
         with trio.move_on_after(text.cancel_after_s):

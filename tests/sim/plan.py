@@ -38,6 +38,7 @@ class Text:
     exact: str = ""
     window: int = 0
     temperature: float = 0.0
+    proposer: str = ""
     cancel_after_s: float = float("inf")
 
 

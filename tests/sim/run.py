@@ -77,8 +77,8 @@ def verdict(error: Exception) -> tuple[str, str]:
 
 
 async def run_fleet(plan: Plan, running: Running) -> None:
-    async with World.open(seed=plan.seed, limits=limits_of(plan), is_silent=True) as world:
-        with recorded(running.trace):
+    with recorded(running.trace):
+        async with World.open(seed=plan.seed, limits=limits_of(plan), is_silent=True) as world:
             play = FleetPlay(world, plan)
             oracle = Oracle(play)
             for name in plan.names:
