@@ -18,8 +18,8 @@ EXCUSED = ("OK", "CANCELLED", "UNAVAILABLE", "TOO_SLOW", "FAILED_PRECONDITION")
 REMOTE_AGAIN_S = 40.0
 # Looks, a hundredth of a second apart: gossip's own calls come and go.
 QUIET_LOOKS = 1200
-# Goodbye to three peers side by side, and nothing to wait for.
-STOP_S = 4.0
+# Goodbye to three peers side by side, and the silence of one whose power failed.
+STOP_S = 7.5
 
 
 def demand_ended_well(play: NodesPlay) -> None:

@@ -295,3 +295,15 @@ async def test_a_fleet_is_seen_from_the_desk_as_it_is(autojump_clock):
                 node_pb2.GetFleetRequest()
             )
         assert status_name(caught.value) == "UNAVAILABLE"
+
+
+@pytest.mark.spec("R-15")
+async def test_a_stopping_node_does_not_wait_for_a_peer_whose_power_failed(autojump_clock):
+    async with NodeWorld.open(seed=11) as world:
+        await house(world)
+        await world.kill("cellar", says_so=False)
+        start_s = trio.current_time()
+        await world.stop("attic")
+        rpc = world.settings.rpc
+        limit_s = rpc.keepalive_ack_s + 2 * rpc.check_s + world.settings.fleet.exchange_deadline_s
+        assert trio.current_time() - start_s <= limit_s
