@@ -136,6 +136,7 @@ async def generate(
     finally:
         generation.status = generation.status or "CANCELLED"
         generation.ended_s = trio.current_time()
+        generation.next_block.set()
 
 
 def prompts(num: int) -> Sequence[tuple[int, ...]]:
