@@ -223,3 +223,48 @@ async def test_a_drafter_that_fails_or_strains_changes_no_id(factor, autojump_cl
         plain_s = plain.ended_s - plain.started_s
         # Two late drafts, then the circuit is open; each costs at most its wait.
         assert strained.ended_s - strained.started_s < plain_s * 1.3 + 0.4
+
+
+def kept_by(world: NodeWorld) -> dict[str, int]:
+    """What both nodes still hold for a text; calls of gossip do not count."""
+    held = {**busy_with(world.nodes["attic"]), **busy_with(world.nodes["barn"])}
+    return {what: n for what, n in held.items() if what not in ("calls", "message bytes")}
+
+
+class Cancels(trio.abc.Instrument):
+    """Cancels a scope at the n-th step any task takes from now on."""
+
+    def __init__(self, scope: trio.CancelScope, at_step: int) -> None:
+        self._scope = scope
+        self._left = at_step
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._scope.cancel()
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_cancelling_at_any_checkpoint_leaves_nothing_and_costs_no_later_text(
+    seed, autojump_clock
+):
+    async with world_of(seed) as world:
+        await house(world, "barn")
+        what = asked(prompt=3, max_tokens=8)
+        world.contexts.expect(truth_of(what).rows)
+        num_cancelled, at_step = 0, 1
+        while num_cancelled < 400:
+            scope, generation = trio.CancelScope(), Generation("attic", what)
+            cancels = Cancels(scope, at_step)
+            trio.lowlevel.add_instrument(cancels)
+            with scope:
+                await generate(world.channels, world.address("attic"), generation)
+            trio.lowlevel.remove_instrument(cancels)
+            if generation.status == "OK":
+                break  # it ended before so many steps
+            num_cancelled += 1
+            at_step += 2 + seed
+            await world.time_until(lambda: not kept_by(world), limit_s=1.0)
+        assert 50 < num_cancelled < 400
+        world.contexts.demand_true()
+        assert (await decoded(world, asked())).ids
