@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
 GOSSIP = ("tests/sim/test_gossip_cases.py", "tests/sim/test_seeds.py", "-k", "not whole_nodes")
 NODES = ("tests/sim/test_node_cases.py", "tests/sim/test_nodes.py")
+SESSIONS = ("tests/sim/test_session_cases.py",)
 STORM = ("tests/sim/test_seeds.py", "-k", "whole_nodes")
 EXPIRY = ("tests/sim/test_expiry.py",)
 
@@ -47,6 +48,10 @@ def fleet(what: str, name: str, old: str, new: str, *units: str) -> Mutant:
 def node(what: str, path: str, old: str, new: str, *units: str) -> Mutant:
     unit_runs = tuple((unit,) for unit in units)
     return Mutant(what, f"src/kakeya/{path}.py", old, new, (NODES, STORM, *unit_runs))
+
+
+def session(what: str, path: str, old: str, new: str) -> Mutant:
+    return Mutant(what, f"src/kakeya/{path}.py", old, new, (SESSIONS, STORM))
 
 
 MUTANTS = (
@@ -157,8 +162,32 @@ MUTANTS = (
          "        except DraftFailedError:",
          "            raise AssertionError\n        except DraftFailedError:"),
     node("noise of a seed depends on the block", "decoding/verify",
-         "choices = choose(rows, sampling, first_position=start + 1, bound=bound)",
-         "choices = choose(rows, sampling, first_position=1, bound=bound)"),
+         "choices = sampler.choose(rows, first_position=start + 1, bound=bound, ahead=drafts)",
+         "choices = sampler.choose(rows, first_position=1, bound=bound, ahead=drafts)"),
+    # ---- sessions
+    session("rows of rejected drafts are kept as aux", "decoding/verify",
+            "        aux=tuple(layer[kept] for layer in rows.aux),", "        aux=rows.aux,"),
+    session("a context is written a position too late", "drafting/machine",
+            "_write, tools.drafter, context, context_len + first, aux, first, last",
+            "_write, tools.drafter, context, context_len + first + (context is not None), aux, "
+            "first, last"),
+    session("a draft that lies behind the context is served", "drafting/machine",
+            "        request.context_len == state.context_len,\n", "        True,\n"),
+    session("a session waits for ever", "drafting/owner",
+            "ticket = await self._desk.next(state, until)",
+            "ticket = await self._desk.next(state, ends_at)"),
+    session("sessions of a text that is over are kept", "decoding/holding",
+            "        if held is not None:\n            held.release()", "        pass"),
+    session("any number of sessions is open", "drafting/sessions",
+            "                num < most,\n", "                True,\n"),
+    session("a lost session is never opened again", "decoding/failover",
+            "return self.is_closed or now_s >= self.probe_at_s or heard_unix > self.heard_unix > 0",
+            "return not self.failures"),
+    session("a session that ended keeps its bytes", "drafting/sessions",
+            "            room.settle(0)\n", "            pass\n"),
+    session("what was not confirmed is not sent again", "decoding/keeper",
+            "            if end is not None:\n                await session.feed",
+            "            if False:\n                await session.feed"),
     # ---- calls and connections
     node("a handler outlives its caller", "rpc/endpoint",
          "                stream.scope = scope\n", ""),
@@ -181,6 +210,8 @@ MUTANTS = (
          "        await parts.fleet.leave()", "        pass"),
     node("a stopping node waits for its last generation for ever", "node/run",
          "with trio.move_on_after(limits.drain_s):", "with trio.move_on_after(3600):"),
+    node("a stopping node waits for peers whose power failed", "rpc/wire",
+         "self.ping_sent_at = min(self.ping_sent_at, trio.current_time())", "pass"),
     node("a made-up name is forgotten", "node/run",
          "        await store.save(replace(saved, node_id=node_id",
          "        await store.save(replace(saved, node_id=\"\""),
