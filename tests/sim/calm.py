@@ -61,7 +61,7 @@ def slack_s(plan: Plan) -> float:
     return 2 * SKEW_S + LOOK_RATIO * plan.interval_s + legacy_s(plan)
 
 
-async def mend(play: Any) -> None:
+async def mend(play: Any, oracle: Oracle) -> None:
     """Heal the links, set the clocks about right, send the guests home, start who is down."""
     plan: Plan = play.plan
     rng = random.Random(f"{plan.seed}/calm")
@@ -69,6 +69,7 @@ async def mend(play: Any) -> None:
     play.empty_disks()
     for name in plan.names:
         play.step_clock(name, rng.uniform(-SKEW_S, SKEW_S))
+    oracle.look()  # what a step back makes incredible is incredible from now on
     await play.end_guests()
     # The bound on agreement needs somebody at one of the addresses that all were given: else only
     # remembered addresses bring nodes together, some day.
@@ -112,7 +113,7 @@ async def stays(play: Any, oracle: Oracle, holds: Callable[[], bool], *, for_s: 
 async def calm(play: Any, oracle: Oracle) -> None:
     """L1, L5 and the plan's ending."""
     plan: Plan = play.plan
-    await mend(play)
+    await mend(play, oracle)
     agrees = agreement(play, plan.names)
     await until(play, oracle, agrees, limit_s=bound_s(plan), rule="L1", what="agreement")
     if plan.ending == "loss":

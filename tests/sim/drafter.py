@@ -22,6 +22,7 @@ from tests.sim.model import (
     NUM_LAYERS,
     VOCAB_SIZE,
     Array,
+    banks_of,
     weights,
 )
 
@@ -68,8 +69,21 @@ class SimDrafter:
     def restore(
         self, plan: RestorePlan, context: SimContext | None, context_len: int
     ) -> Iterator[LayerBank | None]:
-        """No banks: the simulated model keeps its own K/V."""
+        """Banks of the layers' outputs where they are known, else of the ids alone."""
+        evicted = list(range(plan.sink, max(plan.sink, len(plan.prompt_ids) - plan.window)))
+        if context is None or context_len <= max(evicted, default=0):
+            embedded = weights().embedding[list(plan.prompt_ids)]
+            rows = np.repeat(embedded[:, None], NUM_LAYERS, axis=1)
+        else:
+            rows = context.rows
         yield None
+        for layer, (k, v) in enumerate(banks_of(rows, evicted) if evicted else []):
+            shape = (1, len(evicted), 1, HIDDEN_SIZE)
+            yield LayerBank(
+                layer,
+                WireArray("float32", k.reshape(shape)),
+                WireArray("float32", v.reshape(shape)),
+            )
 
     def extend(
         self, context: SimContext | None, context_len: int, aux: Sequence[WireArray]
@@ -103,6 +117,6 @@ def loaded(hears: Hears) -> LoadedDrafter:
         aux_layers=AUX_LAYERS,
         max_context_len=SHAPE.max_context_len,
         max_num_drafts=SHAPE.max_num_drafts,
-        restores=False,
+        restores=True,
     )
     return LoadedDrafter(SimDrafter(hears), card)

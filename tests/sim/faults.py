@@ -422,6 +422,7 @@ def draw_texts(
     """Texts of all sorts, one about each `every_s`; a third of them is given up on the way."""
     texts, at_s = [], 1.0
     while verifiers and at_s < storm_s:
+        window = rng.choice((0, 0, 16))
         texts.append(
             Text(
                 at_s=round(at_s, 3),
@@ -431,7 +432,8 @@ def draw_texts(
                 draft_on=rng.choice(("auto", "auto", "remote", "local", rng.choice(names))),
                 num_drafts=rng.choice((0, 0, 1, 3, 7)),
                 exact=rng.choice(("", "", "", "strict")),
-                window=rng.choice((0, 0, 16)),
+                window=window,
+                restored=bool(window) and rng.random() < 0.5,
                 temperature=rng.choice((0.0, 0.0, 0.7)),
                 proposer=rng.choice(("", "", NGRAM, MODEL_ID)),
                 cancel_after_s=round(rng.uniform(0.0, 1.0), 3) if rng.random() < 0.3 else math.inf,

@@ -20,7 +20,11 @@ from tests.sim.violation import Violation
 
 @dataclass(frozen=True)
 class Asked:
-    """One request for a text.  window 0: all K/V.  temperature 0: greedy.  num_drafts 0: auto."""
+    """One request for a text.
+
+    window 0: all K/V; restored: banks in the place of what it evicts.  temperature 0: greedy.
+    num_drafts 0: auto.
+    """
 
     prompt_ids: tuple[int, ...]
     max_tokens: int = 40
@@ -31,6 +35,7 @@ class Asked:
     window: int = 0
     temperature: float = 0.0
     proposer: str = ""
+    restored: bool = False
 
     def message(self) -> pb.GenerateRequest:
         request = pb.GenerateRequest(
@@ -45,7 +50,7 @@ class Asked:
             proposer=self.proposer,
         )
         if self.window:
-            request.kv_mode = "window"
+            request.kv_mode = "restored" if self.restored else "window"
             request.kv_sink.value = SINK
             request.kv_window.value = self.window
         return request
@@ -112,7 +117,9 @@ def true_ids(asked: Asked) -> tuple[int, ...]:
 
 
 def truth_of(asked: Asked) -> Truth:
-    return truth(asked.prompt_ids, asked.max_tokens, asked.window, asked.temperature)
+    return truth(
+        asked.prompt_ids, asked.max_tokens, asked.window, asked.temperature, asked.restored
+    )
 
 
 async def generate(

@@ -54,6 +54,9 @@ async def last_texts(play: NodesPlay) -> None:
         await drafts_remotely(play, name, others=others, proposer=NGRAM)
         drafters = [each for each in names[1:] if each != name]
         await drafts_remotely(play, name, others=len(drafters), proposer=MODEL_ID)
+        if drafters:
+            text = Text(0.0, name, prompt=9, max_tokens=16, window=16, restored=True)
+            await must_succeed(play, text)
 
 
 async def must_succeed(play: NodesPlay, text: Text) -> Generation:

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kakeya.errors import Refused, demand
+from kakeya.errors import demand
 from kakeya.verifying.verifier import Bank, Geometry, KvPlan, Rows
 
 VOCAB_SIZE = 48
@@ -119,7 +119,12 @@ class SimVerifier:
         return tuple(np.stack([each[layer] for each in hidden]) for layer in aux_layers)
 
     def restore(self, kv: SimKv, banks: Sequence[Bank]) -> None:
-        raise Refused("INVALID_ARGUMENT", "the simulated model takes no banks")
+        evicted = evicted_of(kv.plan)
+        assert kv.length == kv.plan.prompt_len - 1
+        assert [bank.layer for bank in banks] == (list(range(NUM_LAYERS)) if evicted else [])
+        for bank in banks:
+            kv.keys[bank.layer, evicted] = bank.k[:, 0]
+            kv.values[bank.layer, evicted] = bank.v[:, 0]
 
     def forward(
         self,
@@ -172,9 +177,25 @@ def step(kv: SimKv, token_id: int) -> list[Array]:
 def kept(plan: KvPlan, position: int) -> NDArray[np.int64]:
     """The positions that the row at `position` attends to."""
     every = np.arange(position + 1)
-    if plan.mode == "full":
+    if plan.mode == "full" or (plan.mode == "restored" and position < plan.prompt_len - 1):
         return every
-    return every[(every < plan.sink) | (every > position - plan.window)]
+    stays = (every < plan.sink) | (every > position - plan.window)
+    if plan.mode == "restored":
+        stays |= np.isin(every, evicted_of(plan))
+    return every[stays]
+
+
+def evicted_of(plan: KvPlan) -> list[int]:
+    """The positions of the prompt whose K/V banks take the place of."""
+    return list(range(plan.sink, max(plan.sink, plan.prompt_len - plan.window)))
+
+
+def banks_of(rows: Array, evicted: Sequence[int]) -> list[tuple[Array, Array]]:
+    """K and V of every layer, [evicted, HIDDEN_SIZE] each, made of the layers' outputs."""
+    return [
+        (rows[evicted, layer] * np.float32(0.5), rows[evicted, layer] * np.float32(-0.25))
+        for layer in range(NUM_LAYERS)
+    ]
 
 
 def noise(start: int, num_rows: int) -> Array:

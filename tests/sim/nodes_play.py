@@ -255,6 +255,7 @@ class NodesPlay:
             window=text.window,
             temperature=text.temperature,
             proposer=text.proposer,
+            restored=text.restored,
         )
         generation = Generation(text.on, asked)
         self.world.contexts.expect(truth_of(asked).rows)

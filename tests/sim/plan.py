@@ -39,6 +39,7 @@ class Text:
     window: int = 0
     temperature: float = 0.0
     proposer: str = ""
+    restored: bool = False
     cancel_after_s: float = float("inf")
 
 
@@ -90,7 +91,9 @@ def to_json(plan: Plan) -> str:
 
 def _told(item: dict[str, Any]) -> dict[str, Any]:
     """Without what is at its default."""
-    return {key: value for key, value in item.items() if value not in ("", 0.0, float("inf"))}
+    return {
+        key: value for key, value in item.items() if value not in ("", 0.0, False, float("inf"))
+    }
 
 
 def from_json(text: str) -> Plan:

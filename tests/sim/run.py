@@ -105,7 +105,7 @@ async def run_nodes(plan: Plan, running: Running) -> None:
             for text in plan.texts:
                 readers.start_soon(read_at, play, text)
             await storm(play, oracle, running)
-            await mend(play)
+            await mend(play, oracle)
         demand_ended_well(play)
         await calm(play, oracle)
         await last_texts(play)

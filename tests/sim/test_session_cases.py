@@ -268,3 +268,30 @@ async def test_cancelling_at_any_checkpoint_leaves_nothing_and_costs_no_later_te
         assert 50 < num_cancelled < 400
         world.contexts.demand_true()
         assert (await decoded(world, asked())).ids
+
+
+async def test_banks_are_kept_for_the_turn_whoever_drafts_afterwards(autojump_clock):
+    async with world_of(20) as world:
+        await house(world, "barn", "cellar")
+        world.nodes["attic"].devices["verifying"].slowness = 3.0
+        what = asked(prompt=10, max_tokens=200, window=16, restored=True)
+        assert len(what.prompt_ids) > 18
+        plain = truth_of(replace(what, window=0, restored=False)).ids
+        assert true_ids(what) != plain  # the banks matter
+        world.contexts.expect(truth_of(what).rows)
+        generation = Generation("attic", what)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generate, world.channels, world.address("attic"), generation)
+            await world.kill(await drafted_elsewhere(generation))
+        assert generation.status == "OK", generation.why
+        world.contexts.demand_true()
+
+
+async def test_without_anybody_to_make_banks_a_text_that_needs_them_is_refused(autojump_clock):
+    async with world_of(21) as world:
+        await house(world)
+        generation = Generation("attic", asked(prompt=9, window=16, restored=True))
+        await generate(world.channels, world.address("attic"), generation)
+        assert generation.status == "UNAVAILABLE"
+        assert "got no banks" in generation.why
+        await decoded(world, asked(draft_on="", proposer=""))

@@ -9,7 +9,7 @@ import numpy as np
 
 from kakeya.decoding.sampler import Sampler
 from kakeya.decoding.sampling import GREEDY
-from kakeya.verifying.verifier import KvPlan
+from kakeya.verifying.verifier import Bank, KvMode, KvPlan
 from tests.sim.model import (
     EOS_ID,
     MAX_CONTEXT_LEN,
@@ -17,6 +17,8 @@ from tests.sim.model import (
     Array,
     SimKv,
     SimVerifier,
+    banks_of,
+    evicted_of,
     step,
 )
 
@@ -34,12 +36,23 @@ class Truth:
 
 @cache
 def truth(
-    prompt_ids: tuple[int, ...], max_tokens: int, window: int = 0, temperature: float = 0.0
+    prompt_ids: tuple[int, ...],
+    max_tokens: int,
+    window: int = 0,
+    temperature: float = 0.0,
+    restored: bool = False,
 ) -> Truth:
-    """Plain decoding of a prompt; `window` 0: with all K/V, `temperature` 0: greedily."""
-    plan = KvPlan("window" if window else "full", SINK if window else 0, window, MAX_CONTEXT_LEN)
+    """Plain decoding of a prompt; `window` 0: with all K/V, `temperature` 0: greedily.
+
+    restored: behind the banks that a drafter makes of the whole prompt's context.
+    """
+    mode: KvMode = "restored" if restored else "window" if window else "full"
+    sink = SINK if window else 0
+    plan = KvPlan(mode, sink, window, MAX_CONTEXT_LEN, prompt_len=len(prompt_ids))
     kv = SimVerifier().open(plan)
     ids, rows = list(prompt_ids), [step(kv, each) for each in prompt_ids[:-1]]
+    if restored:
+        restore(kv, np.array(rows, np.float32).reshape(len(rows), NUM_LAYERS, -1))
     for _ in range(min(max_tokens, MAX_CONTEXT_LEN - len(prompt_ids))):
         chosen, row = decided(kv, ids[-1], temperature)
         ids.append(chosen)
@@ -48,6 +61,16 @@ def truth(
             break
     shape = (len(rows), NUM_LAYERS, -1)
     return Truth(tuple(ids[len(prompt_ids) :]), np.array(rows, np.float32).reshape(shape))
+
+
+def restore(kv: SimKv, rows: Array) -> None:
+    """Put the banks of `rows` in the place of what the plan evicts."""
+    evicted = evicted_of(kv.plan)
+    banks = banks_of(rows, evicted) if evicted else []
+    SimVerifier().restore(
+        kv,
+        [Bank(layer, "float32", k[:, None], v[:, None]) for layer, (k, v) in enumerate(banks)],
+    )
 
 
 def decided(kv: SimKv, last: int, temperature: float) -> tuple[int, list[Array]]:
