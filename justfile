@@ -53,7 +53,7 @@ proto: setup
 bench *args: setup
     @exec .venv/bin/kakeya bench "$@"
 
-# a simulated fleet on a mock clock: just sim SEED, just sim --seeds 100
+# simulated storms on a mock clock: just sim SEED, just sim --seeds 300 --level fleet, just sim --help
 sim *args: setup
     @{{python}} -m tests.sim "$@"
 
