@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 import trio
 
@@ -16,15 +14,13 @@ from kakeya.fleet.frames import split
 from kakeya.fleet.membership import Fleet
 from tests.sim.fleet_play import limits_of
 from tests.sim.generations import PROMPTS, Asked, Generation, generate, truth_of
-from tests.sim.logs import who
 from tests.sim.nodes import DESK, NodeWorld
 from tests.sim.oracle import demand
 from tests.sim.plan import Plan, Text
 from tests.sim.quiet import demand_deadlines, demand_nothing_left
-from tests.sim.rogue import MANNERS, Rogue, run_rogue
-from tests.sim.seams import Disk, sim_seams
+from tests.sim.rogue import MANNERS, ROGUE, Rogue, host_rogue
+from tests.sim.seams import Disk
 
-ROGUE = "rogue"
 # How long a text may take before its reader gives up, in the storm.
 PATIENCE_S = 20.0
 
@@ -139,23 +135,14 @@ class NodesPlay:
             self.rogue.manner = MANNERS[manner]
             return True
         self.rogue = Rogue(MANNERS[manner])
-        world = self.world
-        seams = sim_seams(
-            world.network, ROGUE, machine=ROGUE, seed=world.seed, boot=0,
-            clock=world.clock(ROGUE), disk=Disk(), devices={}, blur=0.0,
-        )  # fmt: skip
-        seeds = tuple(f"{seed}:50051" for seed in self.plan.seeds)
-        settings = replace(world.settings, host=ROGUE, node_id=ROGUE, verifier="none", peer=seeds)
-        await self._nursery.start(self._live_rogue, settings, seams)
+        self._rogue_scope = trio.CancelScope()
+        await self._nursery.start(self._live_rogue)
         return True
 
-    async def _live_rogue(self, settings: Any, seams: Any, task_status: Any) -> None:
-        who.set(ROGUE)
+    async def _live_rogue(self, task_status: trio.TaskStatus[None]) -> None:
         assert self.rogue is not None
-        self._rogue_scope = trio.CancelScope()
         with self._rogue_scope:
-            await run_rogue(settings, seams, self.rogue, task_status)
-        self.world.network.down(ROGUE)
+            await host_rogue(self.world, self.rogue, self.plan.seeds, task_status)
         self.rogue = None
 
     async def end_guests(self) -> None:

@@ -15,6 +15,7 @@ from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceStub
 from tests.sim.generations import PROMPTS, Asked, Generation, generate, true_ids
 from tests.sim.nodes import DESK, NodeWorld
 from tests.sim.quiet import busy_with, tasks_of
+from tests.sim.rogue import MANNERS, Rogue, host_rogue
 
 NAMES = ("attic", "barn", "cellar")
 
@@ -307,3 +308,25 @@ async def test_a_stopping_node_does_not_wait_for_a_peer_whose_power_failed(autoj
         rpc = world.settings.rpc
         limit_s = rpc.keepalive_ack_s + 2 * rpc.check_s + world.settings.fleet.exchange_deadline_s
         assert trio.current_time() - start_s <= limit_s
+
+
+@pytest.mark.spec("D-03", "D-15")
+@pytest.mark.parametrize("manner", MANNERS)
+async def test_a_proposer_that_turns_rogue_changes_no_id(manner, autojump_clock):
+    async with NodeWorld.open(seed=12) as world:
+        await world.start("attic", verifier="sim")
+        rogue = Rogue("wrong")  # polite at first: it is asked, and answers in time
+        async with trio.open_nursery() as nursery:
+            await nursery.start(host_rogue, world, rogue, ("attic",))
+            await world.time_until(lambda: "rogue" in world.sees("attic"), limit_s=6)
+            await decoded(world, draft_on="rogue", num_drafts=3, max_tokens=30)
+            before, rogue.manner = rogue.num_asked, manner
+            assert before > 3
+            generation = await decoded(
+                world, draft_on="rogue", num_drafts=3, max_tokens=100, prompt_ids=PROMPTS[6]
+            )
+            assert rogue.num_asked > before
+            alone = await decoded(world, plain=True, max_tokens=100, prompt_ids=PROMPTS[6])
+            took_s = generation.ended_s - generation.started_s
+            assert took_s < 1.5 * (alone.ended_s - alone.started_s)
+            nursery.cancel_scope.cancel()
