@@ -13,7 +13,9 @@ from kakeya.fleet.frames import split
 from kakeya.fleet.membership import Fleet
 from kakeya.fleet.store import MemoryStore, Saved
 from tests.fleet.world import Links, World, quick
+from tests.sim.oracle import demand
 from tests.sim.plan import Plan
+from tests.sim.trace import Trace
 
 
 def limits_of(plan: Plan) -> FleetLimits:
@@ -37,7 +39,8 @@ class Disk(MemoryStore):
 class FleetPlay:
     """See faults.Play."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, trace: Trace) -> None:
+        self.trace = trace
         world.jitter_s = 0.03
         world.repeats = 0.05
         self.world = world
@@ -56,6 +59,8 @@ class FleetPlay:
 
     def look(self) -> None:
         """There is nothing but the fleet here, and the oracle looks at that."""
+        mistakes = self.trace.mistakes
+        demand(not mistakes, "S13", f"a task failed on our own mistake: {mistakes[:1]}")
 
     def address(self, name: str) -> str:
         return self.world.members[name].address

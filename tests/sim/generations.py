@@ -73,6 +73,8 @@ class Generation:
     started_s: float = 0.0
     ended_s: float = 0.0
     heard_s: list[float] = field(default_factory=list)
+    # Drafts of every block, and who made them.
+    blocks: list[tuple[int, str]] = field(default_factory=list)
     next_block: trio.Event = field(default_factory=trio.Event)
 
     @property
@@ -84,6 +86,7 @@ class Generation:
         self.ids.extend(event.ids)
         self.text += event.text
         self.heard_s.append(trio.current_time())
+        self.blocks.append((event.block.num_drafts, event.block.drafted_on))
         if event.block.num_drafts:
             self.drafted_on.append(event.block.drafted_on)
             self.proposers.append(event.block.proposer)

@@ -89,6 +89,7 @@ async def drafts_remotely(play: NodesPlay, name: str, *, others: int, proposer: 
 
 async def stop_all(play: NodesPlay) -> None:
     """S8: nothing is held for callers any more; S9: each node stops and leaves nothing."""
+    play.look()
     for node in list(play.world.nodes.values()):
         for _ in range(QUIET_LOOKS):
             held = busy_with(node)

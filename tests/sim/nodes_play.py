@@ -62,7 +62,9 @@ class NodesPlay:
         return running.grpc_address
 
     def look(self) -> None:
-        """S11, and no node has ended by itself."""
+        """S11, S12, and nothing failed on a mistake of ours."""
+        mistakes = self.world.trace.mistakes
+        demand(not mistakes, "S13", f"a task failed on our own mistake: {mistakes[:1]}")
         demand(not self.world.errors, "S9", f"nodes ended by themselves: {self.world.errors}")
         for node in self.world.nodes.values():
             demand_deadlines(node)

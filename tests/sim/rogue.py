@@ -5,6 +5,7 @@ It gossips as any node does; only its ProposerService is not ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
@@ -35,12 +36,16 @@ class Rogue(ProposerServiceServicer):
         super().__init__()
         self.manner = manner
         self.num_asked = 0
+        # When it was first asked for a real draft (more than a probe's one) and refused it.
+        self.refused_s = math.inf
         self._before: tuple[int, ...] = (1,)
 
     async def ProposeBlock(self, input_message: pb.ProposeBlockRequest) -> pb.ProposeBlockResponse:
         self.num_asked += 1
         await trio.sleep(5.0 if self.manner == "late" else 0.001)
         if self.manner == "refuses":
+            if input_message.block_size > 1:
+                self.refused_s = min(self.refused_s, trio.current_time())
             raise Refused("RESOURCE_EXHAUSTED", "not for you")
         if self.manner == "breaks":
             raise RuntimeError("a proposer that fails")

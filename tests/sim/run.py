@@ -79,13 +79,14 @@ def verdict(error: Exception) -> tuple[str, str]:
 async def run_fleet(plan: Plan, running: Running) -> None:
     with recorded(running.trace):
         async with World.open(seed=plan.seed, limits=limits_of(plan), is_silent=True) as world:
-            play = FleetPlay(world, plan)
+            play = FleetPlay(world, plan, running.trace)
             oracle = Oracle(play)
             for name in plan.names:
                 world.stores[name] = Disk()
                 await play.start(name, port=50051, wipes=False)
             await storm(play, oracle, running)
             await calm(play, oracle)
+            play.look()
             running.virtual_s = trio.current_time()
 
 
