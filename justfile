@@ -53,10 +53,14 @@ proto: setup
 bench *args: setup
     @exec .venv/bin/kakeya bench "$@"
 
-# a simulated fleet on a mock clock: just sim SEED, just sim --seeds 100
+# simulated storms on a mock clock: just sim SEED, just sim --seeds 300 --level fleet, just sim --help
 sim *args: setup
     @{{python}} -m tests.sim "$@"
 
 # hostile connections against the RPC layer: just fuzz --connections 10000 --seed 1
 fuzz *args: setup
     @{{python}} -m tests.rpc.hostile "$@"
+
+# faults planted in the product one at a time, and the test that notices each
+mutants *args: setup
+    @{{python}} -m tests.sim.mutants "$@"

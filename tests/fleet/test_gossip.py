@@ -239,8 +239,9 @@ async def test_without_seeds_remembered_addresses_bring_a_restarted_node_back(au
 
 
 @pytest.mark.spec("F-07")
-async def test_three_hung_peers_cost_one_deadline_and_delay_nobody(autojump_clock):
-    async with World.open(seed=17, limits=QUICK) as world:
+@pytest.mark.parametrize("seed", range(17, 22))
+async def test_three_hung_peers_cost_one_deadline_and_delay_nobody(seed, autojump_clock):
+    async with World.open(seed=seed, limits=QUICK) as world:
         hung = ("h1", "h2", "h3")
         world.hung = {f"{name}:50051" for name in hung}
         for name in hung:

@@ -32,7 +32,14 @@ def test_the_own_stamp_is_above_all_that_was_issued_and_never_far_ahead():
     assert stamp(NOW, persisted=NOW + 30) == NOW + 30
     # From a clock that was wrong: nobody believed it.
     assert stamp(NOW, persisted=NOW + 10**6) == NOW
-    assert stamp(NOW, issued=NOW + 31, seen=NOW + 31) == NOW
+    assert stamp(NOW, issued=NOW + 61, seen=NOW + 61) == NOW
+
+
+@pytest.mark.spec("F-05")
+def test_a_clock_set_back_a_little_costs_no_more_than_that():
+    # At the most that is believed, and then a second back: peers may hold that stamp.
+    assert stamp(NOW - 1, issued=NOW + 30) == NOW + 29
+    assert stamp(NOW - 1, persisted=NOW + 30) == NOW + 29
 
 
 @pytest.mark.spec("F-05")

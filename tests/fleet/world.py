@@ -94,9 +94,14 @@ class World:
     @staticmethod
     @asynccontextmanager
     async def open(
-        *, seed: int, limits: FleetLimits | None = None, latency_s: float = 0.02
+        *,
+        seed: int,
+        limits: FleetLimits | None = None,
+        latency_s: float = 0.02,
+        is_silent: bool = False,
     ) -> AsyncIterator[World]:
-        print(f"seed {seed}")  # noqa: T201
+        if not is_silent:
+            print(f"seed {seed}")  # noqa: T201
         with seeded_schedule(seed):
             async with trio.open_nursery() as nursery:
                 yield World(nursery, seed=seed, limits=limits or FleetLimits(), latency_s=latency_s)
@@ -231,12 +236,14 @@ class World:
             if card.node_id in owners
         )
 
-    async def time_until(self, holds: Callable[[], bool], *, limit_s: float) -> float:
-        """Seconds until `holds`, looked at each tenth; fails at the limit."""
+    async def time_until(
+        self, holds: Callable[[], bool], *, limit_s: float, every_s: float = 0.1
+    ) -> float:
+        """Seconds until `holds`, looked at each `every_s`; fails at the limit."""
         start_s = trio.current_time()
         while not holds():
             assert trio.current_time() - start_s < limit_s, f"not within {limit_s} s"
-            await trio.sleep(0.1)
+            await trio.sleep(every_s)
         return trio.current_time() - start_s
 
     async def push_raw(self, name: str, view: bytes, fleet_name: str = "kakeya") -> bytes:
@@ -292,6 +299,9 @@ class Links:
 
     async def probe(self, grpc_address: str) -> bytes:
         return await self._call(grpc_address, "GetNodeCapability", pb.GetNodeCapabilityRequest())
+
+    def drop_connections(self) -> None:
+        """There are none: a link is made for each call."""
 
     async def _call(self, address: str, method: str, message: object) -> bytes:
         self.world.dialled.append((self.caller, address, method))

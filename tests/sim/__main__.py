@@ -4,6 +4,7 @@ just sim SEED              one seed of the fleet, and of whole nodes
 just sim --seeds N         many; --level fleet (quick, no RPC bytes), nodes (all of it) or both
 just sim --plan FILE       a plan that was kept
 just sim --nodes N --hours H   a larger or longer run
+just sim --crowd N         N nodes that start at once, and when they agree
 
 A failure prints its seed, the plan cut down to what is needed, the first rule that was broken,
 and the command that repeats it; the plan is kept.
@@ -16,11 +17,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tests.sim.crowd import bound_s, crowd
+from tests.sim.determinism import simulate
 from tests.sim.double import differs
 from tests.sim.faults import draw_plan, kinds_of
 from tests.sim.plan import Level, Plan, from_json, to_json
@@ -37,6 +41,8 @@ def main(argv: list[str], run: Run = run_plan) -> int:
     asked = parser().parse_args(argv)
     if asked.seeds < 1:
         parser().error(f"--seeds is {asked.seeds}, it must be at least 1")
+    if asked.crowd:
+        return agree(asked.crowd, asked.first)
     if asked.plan:
         return report(run(from_json(Path(asked.plan).read_text())), asked)
     levels: tuple[Level, ...] = ("fleet", "nodes") if asked.level == "both" else (asked.level,)
@@ -54,10 +60,21 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--level", choices=("fleet", "nodes", "both"), default="both")
     made.add_argument("--nodes", type=int, default=0, help="nodes of a fleet (drawn: 3 to 8)")
     made.add_argument("--hours", type=float, default=0.0, help="virtual hours of storm a seed")
+    made.add_argument(
+        "--crowd", type=int, default=0, metavar="N", help="N nodes that start at once"
+    )
     made.add_argument("--plan", default="", help="run a kept plan")
     made.add_argument("--trace", type=int, default=0, metavar="N", help="show the last N lines")
     made.add_argument("--keep", type=Path, default=KEPT, help="where failing plans are kept")
     return made
+
+
+def agree(num_nodes: int, seed: int) -> int:
+    """Let a crowd agree within its bound."""
+    most_s = bound_s(num_nodes)
+    agreed = simulate(partial(crowd, num_nodes, seed=seed, most_s=most_s), seed=seed)
+    say(f"{num_nodes} nodes agree after {agreed.took_s:.0f} s; the bound is {agreed.bound_s:.0f} s")
+    return 0
 
 
 def plan_of(seed: int, level: Level, asked: argparse.Namespace) -> Plan:

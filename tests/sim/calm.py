@@ -9,14 +9,15 @@ from typing import Any
 
 import trio
 
+from kakeya.config.fleet import FleetLimits
+from kakeya.fleet.peers import stretch
 from tests.sim.oracle import Oracle, demand
 from tests.sim.plan import Plan
 
-INTERVAL_S = 1.0
-TTL_S = 12.0
 # Clocks of the calm are within so much of the true one.
 SKEW_S = 1.0
-LOOK_S = 0.25
+# How often is looked, in intervals.
+LOOK_RATIO = 0.25
 EXCHANGE_S = 2.0
 
 
@@ -26,8 +27,19 @@ def bound_s(plan: Plan) -> float:
     Calls under way run out first, stamps may lie as far ahead as clocks did, and the last card of
     a node that left, or one that was forged, is outbid only by the next tick.
     """
-    base_s = (2 * math.log2(max(2, len(plan.names))) + 6) * INTERVAL_S
+    num_nodes = len(plan.names)
+    base_s = (2 * math.log2(max(2, num_nodes)) + 6) * interval_s(plan)
     return base_s + EXCHANGE_S + 3.0 + legacy_s(plan)
+
+
+def interval_s(plan: Plan) -> float:
+    """From tick to tick, as fleets of this size stretch it."""
+    return plan.interval_s * stretch(len(plan.names), FleetLimits())
+
+
+def ttl_s(plan: Plan) -> float:
+    """A card's lifetime, stretched as the interval is."""
+    return 12 * interval_s(plan)
 
 
 def legacy_s(plan: Plan) -> float:
@@ -38,13 +50,18 @@ def legacy_s(plan: Plan) -> float:
     """
     kinds = {fault.kind for fault in plan.faults}
     return max(
-        2 * TTL_S if kinds & {"twin"} else 0.0,
-        TTL_S + 2 * SKEW_S if kinds & {"rogue"} else 0.0,
+        2 * ttl_s(plan) if kinds & {"twin"} else 0.0,
+        ttl_s(plan) + 2 * SKEW_S if kinds & {"rogue"} else 0.0,
         30.0 + 2 * SKEW_S if kinds & {"leap", "forge"} else 0.0,
     )
 
 
-async def mend(play: Any) -> None:
+def slack_s(plan: Plan) -> float:
+    """Clocks apart, the time between two looks, and what the storm left."""
+    return 2 * SKEW_S + LOOK_RATIO * plan.interval_s + legacy_s(plan)
+
+
+async def mend(play: Any, oracle: Oracle) -> None:
     """Heal the links, set the clocks about right, send the guests home, start who is down."""
     plan: Plan = play.plan
     rng = random.Random(f"{plan.seed}/calm")
@@ -52,6 +69,7 @@ async def mend(play: Any) -> None:
     play.empty_disks()
     for name in plan.names:
         play.step_clock(name, rng.uniform(-SKEW_S, SKEW_S))
+    oracle.look()  # what a step back makes incredible is incredible from now on
     await play.end_guests()
     # The bound on agreement needs somebody at one of the addresses that all were given: else only
     # remembered addresses bring nodes together, some day.
@@ -75,7 +93,7 @@ async def until(
         if spent_s >= limit_s:
             views = {name: sorted(play.world.sees(name)) for name in play.fleets()}
             demand(False, rule, f"{what} not within {limit_s:.1f} s; seen are {views}")
-        await trio.sleep(LOOK_S)
+        await trio.sleep(LOOK_RATIO * play.plan.interval_s)
         oracle.look()
     return trio.current_time() - start_s
 
@@ -85,7 +103,7 @@ async def stays(play: Any, oracle: Oracle, holds: Callable[[], bool], *, for_s: 
     """`holds` all the while."""
     end_s = trio.current_time() + for_s
     while trio.current_time() < end_s:
-        await trio.sleep(1.0)
+        await trio.sleep(play.plan.interval_s)
         oracle.look()
         if not holds():
             views = {name: sorted(play.world.sees(name)) for name in play.fleets()}
@@ -95,13 +113,13 @@ async def stays(play: Any, oracle: Oracle, holds: Callable[[], bool], *, for_s: 
 async def calm(play: Any, oracle: Oracle) -> None:
     """L1, L5 and the plan's ending."""
     plan: Plan = play.plan
-    await mend(play)
+    await mend(play, oracle)
     agrees = agreement(play, plan.names)
     await until(play, oracle, agrees, limit_s=bound_s(plan), rule="L1", what="agreement")
     if plan.ending == "loss":
         play.lose(0.1)
     await stays(
-        play, oracle, agrees, for_s=TTL_S + 2, rule="L5", what="a live node's card was lost"
+        play, oracle, agrees, for_s=ttl_s(plan) + 2, rule="L5", what="a live node's card was lost"
     )
     await ENDINGS[plan.ending](play, oracle)
 
@@ -121,9 +139,19 @@ async def death(play: Any, oracle: Oracle) -> None:
     *rest, last = play.plan.names
     await play.kill(last)
     is_gone = agreement(play, tuple(rest))
-    limit_s = TTL_S + 2 * SKEW_S + INTERVAL_S + LOOK_S + legacy_s(play.plan)
+    plan: Plan = play.plan
+    limit_s = (
+        ttl_s(plan) + 2 * SKEW_S + interval_s(plan) + LOOK_RATIO * plan.interval_s + legacy_s(plan)
+    )
     await until(play, oracle, is_gone, limit_s=limit_s, rule="L2", what=f"{last}'s end")
-    await stays(play, oracle, is_gone, for_s=5, rule="L2", what=f"{last} came back from the dead")
+    await stays(
+        play,
+        oracle,
+        is_gone,
+        for_s=5 * plan.interval_s,
+        rule="L2",
+        what=f"{last} came back from the dead",
+    )
 
 
 async def leave(play: Any, oracle: Oracle) -> None:
@@ -131,9 +159,24 @@ async def leave(play: Any, oracle: Oracle) -> None:
     *rest, last = play.plan.names
     await play.leave(last)
     is_gone = agreement(play, tuple(rest))
-    limit_s = 3 * INTERVAL_S + 2 * SKEW_S + LOOK_S + legacy_s(play.plan)
+    plan: Plan = play.plan
+    # Its lifetime is two intervals; by now all its peers have heard of it.
+    limit_s = (
+        2 * plan.interval_s
+        + interval_s(plan)
+        + 2 * SKEW_S
+        + LOOK_RATIO * plan.interval_s
+        + legacy_s(plan)
+    )
     await until(play, oracle, is_gone, limit_s=limit_s, rule="L4", what=f"{last}'s leave")
-    await stays(play, oracle, is_gone, for_s=5, rule="L4", what=f"{last} came back after leaving")
+    await stays(
+        play,
+        oracle,
+        is_gone,
+        for_s=5 * plan.interval_s,
+        rule="L4",
+        what=f"{last} came back after leaving",
+    )
 
 
 async def partition(play: Any, oracle: Oracle) -> None:
@@ -141,13 +184,17 @@ async def partition(play: Any, oracle: Oracle) -> None:
     names = play.plan.names
     half, other = names[: len(names) // 2], names[len(names) // 2 :]
     play.isolate(*half)
-    apart_s = 2 * TTL_S + legacy_s(play.plan)
+    apart_s = 2 * ttl_s(play.plan) + legacy_s(play.plan)
     await trio.sleep(apart_s)
     oracle.look()
     for side in (half, other):
         demand(agreement(play, side)(), "L3", f"after {apart_s:g} s apart {side} are not one fleet")
     play.heal()
-    limit_s = (3 + math.log2(len(names))) * INTERVAL_S + EXCHANGE_S + LOOK_S
+    limit_s = (
+        (3 + math.log2(len(names))) * interval_s(play.plan)
+        + EXCHANGE_S
+        + LOOK_RATIO * play.plan.interval_s
+    )
     await until(
         play, oracle, agreement(play, names), limit_s=limit_s, rule="L3", what="one fleet again"
     )

@@ -15,15 +15,21 @@ import trio
 import trio.testing
 from trio._core import _run
 
+from tests.sim.outside import closed
+
 
 @contextmanager
 def seeded_schedule(seed: int | str) -> Iterator[None]:
-    """Draw the order of ready tasks from `seed` inside the block; may be entered within a run."""
+    """Draw the order of ready tasks from `seed` inside the block; may be entered within a run.
+
+    The world is closed to the product meanwhile.
+    """
     was_allowed, state = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True
     _run._r.seed(f"{seed}/schedule")
     try:
-        yield
+        with closed():
+            yield
     finally:
         _run._ALLOW_DETERMINISTIC_SCHEDULING = was_allowed
         _run._r.setstate(state)

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kakeya.drafting.ngram import NGRAM
 from tests.fleet.cards import frame
+from tests.sim.drafter import MODEL_ID
 from tests.sim.plan import Fault, Level, Plan, Text
 
 NAMES = ("attic", "barn", "cellar", "porch", "shed", "loft", "den", "gable")
@@ -28,7 +30,7 @@ class Play(Protocol):
     async def start(self, name: str, *, port: int, wipes: bool) -> None: ...
     async def kill(self, name: str) -> None: ...
     async def leave(self, name: str) -> None: ...
-    async def push(self, name: str, view: bytes) -> None: ...
+    async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None: ...
     async def twin(self, name: str) -> bool: ...
     async def alien(self, name: str) -> bool: ...
     def cut(self, a: str, b: str, *, one_way: bool) -> None: ...
@@ -222,7 +224,7 @@ async def poison(play: Play, fault: Fault) -> bool:
     if not play.runs(fault.on):
         return False
     cards = poison_cards(play.wall(fault.on), fault.to)
-    await play.push(fault.on, cards[int(fault.value) % len(cards)])
+    await play.push(fault.on, cards[int(fault.value) % len(cards)], may_be_held=False)
     return True
 
 
@@ -232,7 +234,7 @@ async def forge(play: Play, fault: Fault) -> bool:
         return False
     now_unix = play.wall(fault.on)
     card = frame(fault.to, stamp=now_unix + fault.value, ttl_seconds=6.0, grpc_address="nowhere:1")
-    await play.push(fault.on, card)
+    await play.push(fault.on, card, may_be_held=True)
     return True
 
 
@@ -245,7 +247,7 @@ async def flood(play: Play, fault: Fault) -> bool:
         frame(f"ghost-{n}", stamp=now_unix - 1, ttl_seconds=3.0, grpc_address="nowhere:1")
         for n in range(int(fault.value))
     ]
-    await play.push(fault.on, b"".join(cards))
+    await play.push(fault.on, b"".join(cards), may_be_held=True)
     return True
 
 
@@ -296,7 +298,10 @@ async def vanish(play: Any, fault: Fault) -> bool:
     return True
 
 
-METHODS = ("ProposeBlock", "ExchangeCapabilities", "GetNodeCapability", "Generate")
+METHODS = (
+    "ProposeBlock", "ExchangeCapabilities", "GetNodeCapability", "Generate", "ListDrafters",
+    "Restore", "SeedContext", "ExtendContext", "DraftBlock", "CloseSession",
+)  # fmt: skip
 
 
 async def kill_within(play: Any, fault: Fault) -> bool:
@@ -325,6 +330,13 @@ async def strain_drafting(play: Any, fault: Fault) -> bool:
     return True
 
 
+async def strain_sessions(play: Any, fault: Fault) -> bool:
+    if not play.runs(fault.on) or not play.is_settled(fault.on):
+        return False
+    play.strain(fault.on, "dflash", fault.value)
+    return True
+
+
 async def rogue(play: Any, fault: Fault) -> bool:
     started: bool = await play.start_rogue(int(fault.value))
     return started
@@ -338,7 +350,7 @@ def with_desk(rng: random.Random, names: tuple[str, ...]) -> dict[str, Any]:
 
 NODE_KINDS: dict[str, Kind] = {
     "vanish": Kind(3, one, vanish),
-    "kill_within": Kind(4, with_value((0.0, 0.0, 1.0, 2.0, 3.0)), kill_within),
+    "kill_within": Kind(8, with_value(tuple(map(float, range(10)))), kill_within),
     "break_off": Kind(
         6,
         lambda rng, names: {**with_desk(rng, names), "value": float(rng.randrange(2000))},
@@ -346,6 +358,7 @@ NODE_KINDS: dict[str, Kind] = {
     ),
     "strain_verifying": Kind(3, with_value((0.0, 0.2, 1.0, 1.0, 10.0)), strain_verifying),
     "strain_drafting": Kind(4, with_value((0.0, 1.0, 30.0, 300.0)), strain_drafting),
+    "strain_sessions": Kind(4, with_value((0.0, 1.0, 10.0, 100.0)), strain_sessions),
     "rogue": Kind(5, with_value(tuple(map(float, range(9)))), rogue),
 }
 
@@ -367,12 +380,17 @@ def draw_faults(
 ENDINGS = ("", "death", "leave", "partition", "loss")
 
 
+# A storm longer than this runs at the pace of real fleets, else ten times as fast.
+LONG_STORM_S = 600.0
+
+
 def draw_plan(seed: int, *, level: Level, num_nodes: int = 0, storm_s: float = 0.0) -> Plan:
     """The plan of a seed.  num_nodes, storm_s 0: as the level has them."""
     rng = random.Random(f"{seed}/plan/{level}")
     count = num_nodes or rng.choice((3, 4, 5, 5, 6, 8) if level == "fleet" else (3, 4, 5))
     names = tuple(NAMES[:count]) if count <= len(NAMES) else tuple(f"n{i}" for i in range(count))
     storm_s = storm_s or (36.0 if level == "fleet" else 20.0)
+    interval_s = 10.0 if storm_s > LONG_STORM_S else 1.0
     verifiers = names[: 1 + (count > 3)] if level == "nodes" else ()
     return Plan(
         level=level,
@@ -381,19 +399,30 @@ def draw_plan(seed: int, *, level: Level, num_nodes: int = 0, storm_s: float = 0
         seeds=names[:2],
         verifiers=verifiers,
         storm_s=storm_s,
+        interval_s=interval_s,
         ending=rng.choice(ENDINGS),
         blur=rng.choice((0.0, 0.5)),
-        faults=draw_faults(rng, level=level, names=names, storm_s=storm_s, every_s=0.8),
-        texts=draw_texts(rng, names=names, verifiers=verifiers, storm_s=storm_s),
+        faults=draw_faults(
+            rng, level=level, names=names, storm_s=storm_s, every_s=0.8 * interval_s
+        ),
+        texts=draw_texts(
+            rng, names=names, verifiers=verifiers, storm_s=storm_s, every_s=1.5 * interval_s
+        ),
     )
 
 
 def draw_texts(
-    rng: random.Random, *, names: tuple[str, ...], verifiers: tuple[str, ...], storm_s: float
+    rng: random.Random,
+    *,
+    names: tuple[str, ...],
+    verifiers: tuple[str, ...],
+    storm_s: float,
+    every_s: float,
 ) -> tuple[Text, ...]:
-    """About one text a second and a half, of all sorts; a third of them is given up on the way."""
+    """Texts of all sorts, one about each `every_s`; a third of them is given up on the way."""
     texts, at_s = [], 1.0
     while verifiers and at_s < storm_s:
+        window = rng.choice((0, 0, 16))
         texts.append(
             Text(
                 at_s=round(at_s, 3),
@@ -403,10 +432,12 @@ def draw_texts(
                 draft_on=rng.choice(("auto", "auto", "remote", "local", rng.choice(names))),
                 num_drafts=rng.choice((0, 0, 1, 3, 7)),
                 exact=rng.choice(("", "", "", "strict")),
-                window=rng.choice((0, 0, 16)),
+                window=window,
+                restored=bool(window) and rng.random() < 0.5,
                 temperature=rng.choice((0.0, 0.0, 0.7)),
+                proposer=rng.choice(("", "", NGRAM, MODEL_ID)),
                 cancel_after_s=round(rng.uniform(0.0, 1.0), 3) if rng.random() < 0.3 else math.inf,
             )
         )
-        at_s += rng.uniform(0.5, 2.5)
+        at_s += rng.uniform(0.4, 1.6) * every_s
     return tuple(texts)

@@ -13,15 +13,15 @@ from kakeya.fleet.frames import split
 from kakeya.fleet.membership import Fleet
 from kakeya.fleet.store import MemoryStore, Saved
 from tests.fleet.world import Links, World, quick
+from tests.sim.oracle import demand
 from tests.sim.plan import Plan
-
-INTERVAL_S = 1.0
-TTL_S = 12.0
+from tests.sim.trace import Trace
 
 
-def limits_of_play() -> FleetLimits:
-    """Quick gossip, and so little room that a flood of cards fills it."""
-    return replace(quick(INTERVAL_S, TTL_S), max_cards=48)
+def limits_of(plan: Plan) -> FleetLimits:
+    """The plan's pace, and so little room that a flood of cards fills it."""
+    room = max(48, 2 * len(plan.names))
+    return replace(quick(plan.interval_s, plan.ttl_s), max_cards=room)
 
 
 class Disk(MemoryStore):
@@ -39,7 +39,8 @@ class Disk(MemoryStore):
 class FleetPlay:
     """See faults.Play."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, trace: Trace) -> None:
+        self.trace = trace
         world.jitter_s = 0.03
         world.repeats = 0.05
         self.world = world
@@ -58,6 +59,8 @@ class FleetPlay:
 
     def look(self) -> None:
         """There is nothing but the fleet here, and the oracle looks at that."""
+        mistakes = self.trace.mistakes
+        demand(not mistakes, "S13", f"a task failed on our own mistake: {mistakes[:1]}")
 
     def address(self, name: str) -> str:
         return self.world.members[name].address
@@ -84,8 +87,9 @@ class FleetPlay:
         await self.world.fleet(name).leave()
         await self.world.kill(name)
 
-    async def push(self, name: str, view: bytes) -> None:
-        self.forged.update(split(view, max_cards=10_000).frames)
+    async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None:
+        if may_be_held:
+            self.forged.update(split(view, max_cards=10_000).frames)
         with trio.move_on_after(2), suppress(CallFailed):  # the link may be cut
             stranger = Links(self.world, "stranger", "kakeya")
             await stranger.exchange(self.address(name), view)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 
 import numpy as np
 import trio
 
-from kakeya.decoding.sampling import GREEDY, Sampling
-from kakeya.decoding.verify import decide_one, prefill
 from kakeya.rpc.channel import Channels
 from kakeya.rpc.status import RpcFailedError, status_name, status_text
-from kakeya.verifying.verifier import KvPlan
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
-from tests.sim.model import EOS_ID, MAX_CONTEXT_LEN, VOCAB_SIZE, SimVerifier, letter
+from tests.sim.model import EOS_ID, VOCAB_SIZE, letter
+from tests.sim.truth import SEED, SINK, Truth, truth
 from tests.sim.violation import Violation
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One request for a text.  window 0: all K/V.  temperature 0: greedy.  num_drafts 0: auto."""
+    """One request for a text.
+
+    window 0: all K/V; restored: banks in the place of what it evicts.  temperature 0: greedy.
+    num_drafts 0: auto.
+    """
 
     prompt_ids: tuple[int, ...]
     max_tokens: int = 40
@@ -33,6 +34,8 @@ class Asked:
     exact: str = ""
     window: int = 0
     temperature: float = 0.0
+    proposer: str = ""
+    restored: bool = False
 
     def message(self) -> pb.GenerateRequest:
         request = pb.GenerateRequest(
@@ -43,11 +46,12 @@ class Asked:
             plain=self.plain,
             exact=self.exact,
             temperature=self.temperature,
-            seed=7,
+            seed=SEED,
+            proposer=self.proposer,
         )
         if self.window:
-            request.kv_mode = "window"
-            request.kv_sink.value = 2
+            request.kv_mode = "restored" if self.restored else "window"
+            request.kv_sink.value = SINK
             request.kv_window.value = self.window
         return request
 
@@ -61,6 +65,7 @@ class Generation:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     drafted_on: list[str] = field(default_factory=list)
+    proposers: list[str] = field(default_factory=list)
     num_accepted: int = 0
     status: str = ""
     why: str = ""
@@ -68,6 +73,8 @@ class Generation:
     started_s: float = 0.0
     ended_s: float = 0.0
     heard_s: list[float] = field(default_factory=list)
+    # Drafts of every block, and who made them.
+    blocks: list[tuple[int, str]] = field(default_factory=list)
     next_block: trio.Event = field(default_factory=trio.Event)
 
     @property
@@ -79,8 +86,10 @@ class Generation:
         self.ids.extend(event.ids)
         self.text += event.text
         self.heard_s.append(trio.current_time())
+        self.blocks.append((event.block.num_drafts, event.block.drafted_on))
         if event.block.num_drafts:
             self.drafted_on.append(event.block.drafted_on)
+            self.proposers.append(event.block.proposer)
             self.num_accepted += event.block.num_accepted
         if event.HasField("done"):
             self.done = event.done
@@ -107,33 +116,13 @@ class Generation:
 
 def true_ids(asked: Asked) -> tuple[int, ...]:
     """All ids that plain decoding hands out for this request."""
-    return _true_ids(asked.prompt_ids, asked.max_tokens, asked.window, asked.temperature)
+    return truth_of(asked).ids
 
 
-@cache
-def _true_ids(
-    prompt_ids: tuple[int, ...], max_tokens: int, window: int, temperature: float
-) -> tuple[int, ...]:
-    plan = KvPlan("window" if window else "full", 2 if window else 0, window, MAX_CONTEXT_LEN)
-    sampling = replace(GREEDY, temperature=temperature, seed=7) if temperature else GREEDY
-    verifier = SimVerifier()
-    kv = verifier.open(plan)
-    prefill(verifier, kv, prompt_ids[:-1])
-    ids = [prompt_ids[-1]]
-    for _ in range(min(max_tokens, MAX_CONTEXT_LEN - len(prompt_ids))):
-        ids.append(decide(verifier, kv, ids[-1], sampling))
-        if ids[-1] == EOS_ID:
-            break
-    return tuple(ids[1:])
-
-
-def decide(verifier: SimVerifier, kv: object, last: int, sampling: Sampling) -> int:
-    """Greedy is decided here, by argmax alone; only sampling needs the product's own rule."""
-    if sampling.is_greedy:
-        rows = verifier.forward(kv, (last,), want_logits=True)  # type: ignore[arg-type]
-        assert rows.logits is not None
-        return int(np.argmax(rows.logits[0]))
-    return decide_one(verifier, kv, last, sampling)  # type: ignore[arg-type]
+def truth_of(asked: Asked) -> Truth:
+    return truth(
+        asked.prompt_ids, asked.max_tokens, asked.window, asked.temperature, asked.restored
+    )
 
 
 async def generate(
@@ -157,6 +146,7 @@ async def generate(
     finally:
         generation.status = generation.status or "CANCELLED"
         generation.ended_s = trio.current_time()
+        generation.next_block.set()
 
 
 def prompts(num: int) -> Sequence[tuple[int, ...]]:

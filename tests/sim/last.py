@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from tests.sim.calm import TTL_S
+from kakeya.drafting.ngram import NGRAM
+from tests.sim.drafter import MODEL_ID
 from tests.sim.generations import Generation
 from tests.sim.nodes_play import NodesPlay
 from tests.sim.oracle import demand
@@ -16,7 +17,9 @@ EXCUSED = ("OK", "CANCELLED", "UNAVAILABLE", "TOO_SLOW", "FAILED_PRECONDITION")
 # The longest a circuit stays open, and a few texts more.
 REMOTE_AGAIN_S = 40.0
 # Looks, a hundredth of a second apart: gossip's own calls come and go.
-QUIET_LOOKS = 800
+QUIET_LOOKS = 1200
+# Goodbye to three peers side by side, and the silence of one whose power failed.
+STOP_S = 7.5
 
 
 def demand_ended_well(play: NodesPlay) -> None:
@@ -44,9 +47,16 @@ async def last_texts(play: NodesPlay) -> None:
             Text(0.0, name, prompt=3, max_tokens=24),
             Text(0.0, name, prompt=4, max_tokens=24, window=16),
             Text(0.0, name, prompt=5, max_tokens=16, temperature=0.7, draft_on="remote"),
+            Text(0.0, name, prompt=7, max_tokens=24, proposer=MODEL_ID, num_drafts=4),
         ):
             await must_succeed(play, text)
-        await drafts_remotely(play, name, others=len(names) - 1)
+        others = len(names) - 1
+        await drafts_remotely(play, name, others=others, proposer=NGRAM)
+        drafters = [each for each in names[1:] if each != name]
+        await drafts_remotely(play, name, others=len(drafters), proposer=MODEL_ID)
+        if drafters:
+            text = Text(0.0, name, prompt=9, max_tokens=16, window=16, restored=True)
+            await must_succeed(play, text)
 
 
 async def must_succeed(play: NodesPlay, text: Text) -> Generation:
@@ -59,24 +69,27 @@ async def must_succeed(play: NodesPlay, text: Text) -> Generation:
     return generation
 
 
-async def drafts_remotely(play: NodesPlay, name: str, *, others: int) -> None:
+async def drafts_remotely(play: NodesPlay, name: str, *, others: int, proposer: str) -> None:
     """L6: once a proposer has been back for as long as its circuit may stay open, it drafts."""
     end_s = trio.current_time() + REMOTE_AGAIN_S
     while others:
-        text = Text(0.0, name, prompt=6, max_tokens=30, draft_on="remote", num_drafts=3)
+        text = Text(
+            0.0, name, prompt=6, max_tokens=40, draft_on="remote", num_drafts=3, proposer=proposer
+        )
         generation = await must_succeed(play, text)
         if set(generation.drafted_on) - {name}:
             return
         demand(
             trio.current_time() < end_s,
             "L6",
-            f"{name} has not drafted on another node for {REMOTE_AGAIN_S:g} s",
+            f"{name} has not drafted with {proposer} elsewhere for {REMOTE_AGAIN_S:g} s",
         )
         await trio.sleep(1)
 
 
 async def stop_all(play: NodesPlay) -> None:
     """S8: nothing is held for callers any more; S9: each node stops and leaves nothing."""
+    play.look()
     for node in list(play.world.nodes.values()):
         for _ in range(QUIET_LOOKS):
             held = busy_with(node)
@@ -89,5 +102,5 @@ async def stop_all(play: NodesPlay) -> None:
         start_s = trio.current_time()
         await play.world.stop(name)
         spent_s = trio.current_time() - start_s
-        demand(spent_s < TTL_S, "S9", f"{name} took {spent_s:.1f} s to stop with nothing to do")
+        demand(spent_s < STOP_S, "S9", f"{name} took {spent_s:.1f} s to stop with nothing to do")
         demand_nothing_left(play.world, node)

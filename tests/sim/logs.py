@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import structlog
 
 from tests.sim.trace import Trace
+from tests.sim.violation import first_of
 
 # The node on whose behalf the current task runs.
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="-")
-# What a line says of time or place in this process, or of exceptions' own words.
 LEFT_OUT = ("exc_info", "event")
+# What a simulated device or a rogue raises on purpose, and what callers are told of a mistake that
+# was logged where it was made.
+ON_PURPOSE = ("the device failed", "a proposer that fails", "internal error")
 
 
 @contextmanager
@@ -24,9 +28,13 @@ def recorded(trace: Trace) -> Iterator[None]:
 
     def record(_: Any, level: str, line: MutableMapping[str, Any]) -> Any:
         error = line.get("exc_info")
+        error = sys.exc_info()[1] if error is True else error
         details = [f"{key}={line[key]}" for key in sorted(line) if key not in LEFT_OUT]
         if isinstance(error, BaseException):
+            error = first_of(error)
             details.append(f"error={error!r}")
+            if getattr(error, "why", str(error)) not in ON_PURPOSE:
+                trace.mistakes.append(f"{who.get()}: {line['event']}: {error!r}")
         trace.note("log", who.get(), level, line["event"], *details)
         raise structlog.DropEvent
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kakeya.errors import demand
-from kakeya.verifying.verifier import Geometry, KvPlan, Rows
+from kakeya.verifying.verifier import Bank, Geometry, KvPlan, Rows
 
 VOCAB_SIZE = 48
 HIDDEN_SIZE = 16
@@ -112,9 +112,19 @@ class SimVerifier:
         junk = np.full(shape, np.float32(1e3))
         return SimKv(plan, junk, junk.copy())
 
-    def prefill(self, kv: SimKv, ids: Sequence[int]) -> None:
-        for each in ids:
-            step(kv, each)
+    def prefill(
+        self, kv: SimKv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
+    ) -> tuple[Array, ...]:
+        hidden = [step(kv, each) for each in ids]
+        return tuple(np.stack([each[layer] for each in hidden]) for layer in aux_layers)
+
+    def restore(self, kv: SimKv, banks: Sequence[Bank]) -> None:
+        evicted = evicted_of(kv.plan)
+        assert kv.length == kv.plan.prompt_len - 1
+        assert [bank.layer for bank in banks] == (list(range(NUM_LAYERS)) if evicted else [])
+        for bank in banks:
+            kv.keys[bank.layer, evicted] = bank.k[:, 0]
+            kv.values[bank.layer, evicted] = bank.v[:, 0]
 
     def forward(
         self,
@@ -167,9 +177,25 @@ def step(kv: SimKv, token_id: int) -> list[Array]:
 def kept(plan: KvPlan, position: int) -> NDArray[np.int64]:
     """The positions that the row at `position` attends to."""
     every = np.arange(position + 1)
-    if plan.mode == "full":
+    if plan.mode == "full" or (plan.mode == "restored" and position < plan.prompt_len - 1):
         return every
-    return every[(every < plan.sink) | (every > position - plan.window)]
+    stays = (every < plan.sink) | (every > position - plan.window)
+    if plan.mode == "restored":
+        stays |= np.isin(every, evicted_of(plan))
+    return every[stays]
+
+
+def evicted_of(plan: KvPlan) -> list[int]:
+    """The positions of the prompt whose K/V banks take the place of."""
+    return list(range(plan.sink, max(plan.sink, plan.prompt_len - plan.window)))
+
+
+def banks_of(rows: Array, evicted: Sequence[int]) -> list[tuple[Array, Array]]:
+    """K and V of every layer, [evicted, HIDDEN_SIZE] each, made of the layers' outputs."""
+    return [
+        (rows[evicted, layer] * np.float32(0.5), rows[evicted, layer] * np.float32(-0.25))
+        for layer in range(NUM_LAYERS)
+    ]
 
 
 def noise(start: int, num_rows: int) -> Array:
@@ -177,24 +203,6 @@ def noise(start: int, num_rows: int) -> Array:
     seed = hashlib.sha256(f"{start}/{num_rows}".encode()).digest()[:8]
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
     return rng.uniform(-1, 1, (num_rows, VOCAB_SIZE)).astype(np.float32)
-
-
-_truth: dict[tuple[tuple[int, ...], KvPlan], tuple[SimVerifier, SimKv, list[int]]] = {}
-
-
-def greedy(prompt_ids: Sequence[int], num_ids: int, plan: KvPlan | None = None) -> tuple[int, ...]:
-    """What plain greedy decoding says behind `prompt_ids`, EOS not minded: the ground truth."""
-    plan = plan or KvPlan("full", 0, 0, MAX_CONTEXT_LEN)
-    key = tuple(prompt_ids), plan
-    if key not in _truth:
-        verifier = SimVerifier()
-        kv = verifier.open(plan)
-        verifier.prefill(kv, prompt_ids[:-1])
-        _truth[key] = verifier, kv, [prompt_ids[-1]]
-    verifier, kv, ids = _truth[key]
-    while len(ids) <= num_ids:
-        ids.extend(verifier.forward(kv, ids[-1:]).ids)
-    return tuple(ids[1 : num_ids + 1])
 
 
 def letter(token_id: int) -> str:

@@ -20,7 +20,9 @@ from kakeya.fleet.service import fleet_metadata
 from kakeya.node.run import RunningNode, run_node
 from kakeya.rpc.channel import Channels
 from tests.fleet.world import quick
+from tests.sim.contexts import Contexts
 from tests.sim.determinism import seeded_schedule
+from tests.sim.drafter import PROPOSER
 from tests.sim.logs import recorded, who
 from tests.sim.network import MemoryDialer, Network
 from tests.sim.seams import Clock, Disk, SimDevice, sim_seams
@@ -73,6 +75,8 @@ class NodeWorld:
         self.disks: dict[str, Disk] = {}
         self.nodes: dict[str, SimNode] = {}
         self.blur = 0.0
+        # What sessions draft from, all over the world.
+        self.contexts = Contexts()
         # The frames of every card that an owner issued, in all its lives, by node_id.
         self.issued: dict[str, set[bytes]] = {}
         self._nursery = nursery
@@ -88,21 +92,23 @@ class NodeWorld:
     @staticmethod
     @asynccontextmanager
     async def open(
-        *, seed: int, settings: Settings | None = None, trace: Trace | None = None
+        *,
+        seed: int,
+        settings: Settings | None = None,
+        trace: Trace | None = None,
+        is_silent: bool = False,
     ) -> AsyncIterator[NodeWorld]:
-        print(f"seed {seed}")  # noqa: T201
-        with seeded_schedule(seed):
+        if not is_silent:
+            print(f"seed {seed}")  # noqa: T201
+        trace = trace or Trace()
+        with seeded_schedule(seed), recorded(trace):
             async with trio.open_nursery() as nursery:
                 world = NodeWorld(
-                    nursery,
-                    seed=seed,
-                    settings=settings or quick_settings(),
-                    trace=trace or Trace(),
+                    nursery, seed=seed, settings=settings or quick_settings(), trace=trace
                 )
-                with recorded(world.trace):
-                    await nursery.start(world.channels.serve)
-                    yield world
-                    nursery.cancel_scope.cancel()
+                await nursery.start(world.channels.serve)
+                yield world
+                nursery.cancel_scope.cancel()
 
     # ---- machines
 
@@ -122,11 +128,13 @@ class NodeWorld:
         port: int = PORT,
         machine: str = "",
         verifier: str = "none",
+        drafts: bool = False,
         **settings: object,
     ) -> SimNode:
         """Start a node and wait until it listens.
 
-        `seeds` are names or addresses; `machine` is its own, of its name, unless another is given.
+        `seeds` are names or addresses; `machine` is its own, of its name, unless another is given;
+        `drafts`: it serves DFlash sessions beside the n-gram.
         """
         self._boots += 1
         machine = machine or name
@@ -143,6 +151,7 @@ class NodeWorld:
             disk=disk,
             devices=node.devices,
             blur=self.blur,
+            hears=self.contexts.hear,
         )
         mine = replace(
             self.settings,
@@ -151,6 +160,7 @@ class NodeWorld:
                 "port": port,
                 "node_id": name,
                 "verifier": verifier,
+                "proposer": ("ngram", PROPOSER) if drafts else ("ngram",),
                 "peer": tuple(s if ":" in s else f"{s}:{PORT}" for s in seeds),
                 **settings,
             },

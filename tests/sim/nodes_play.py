@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 import trio
 
+from kakeya.config.sessions import SessionLimits
 from kakeya.config.settings import Settings
 from kakeya.fleet.calls import CallFailed
 from kakeya.fleet.channel_calls import ChannelCalls
 from kakeya.fleet.frames import split
 from kakeya.fleet.membership import Fleet
-from tests.sim.fleet_play import limits_of_play
-from tests.sim.generations import PROMPTS, Asked, Generation, generate
-from tests.sim.logs import who
+from tests.sim.fleet_play import limits_of
+from tests.sim.generations import PROMPTS, Asked, Generation, generate, truth_of
 from tests.sim.nodes import DESK, NodeWorld
 from tests.sim.oracle import demand
 from tests.sim.plan import Plan, Text
 from tests.sim.quiet import demand_deadlines, demand_nothing_left
-from tests.sim.rogue import MANNERS, Rogue, run_rogue
-from tests.sim.seams import Disk, sim_seams
+from tests.sim.rogue import MANNERS, ROGUE, Rogue, host_rogue
+from tests.sim.seams import Disk
 
-ROGUE = "rogue"
 # How long a text may take before its reader gives up, in the storm.
 PATIENCE_S = 20.0
 
 
-def settings_of_play() -> Settings:
-    return Settings(fleet=limits_of_play())
+def settings_of(plan: Plan) -> Settings:
+    """Sessions that nobody asks for any more end soon, so that a run need not wait for them."""
+    sessions = SessionLimits(opened_s=5.0, restored_s=5.0, seeded_s=8.0, drafting_s=8.0)
+    return Settings(fleet=limits_of(plan), sessions=sessions)
 
 
 class NodesPlay:
@@ -63,10 +62,13 @@ class NodesPlay:
         return running.grpc_address
 
     def look(self) -> None:
-        """S11, and no node has ended by itself."""
+        """S11, S12, and nothing failed on a mistake of ours."""
+        mistakes = self.world.trace.mistakes
+        demand(not mistakes, "S13", f"a task failed on our own mistake: {mistakes[:1]}")
         demand(not self.world.errors, "S9", f"nodes ended by themselves: {self.world.errors}")
         for node in self.world.nodes.values():
             demand_deadlines(node)
+        self.world.contexts.demand_true()
 
     def is_current(self, *names: str) -> bool:
         return self.world.is_current(*names)
@@ -89,6 +91,7 @@ class NodesPlay:
             seeds=self.plan.seeds,
             port=port,
             verifier="sim" if name in self.plan.verifiers else "none",
+            drafts=name not in self.plan.verifiers[:1],
         )
 
     async def kill(self, name: str) -> None:
@@ -134,23 +137,14 @@ class NodesPlay:
             self.rogue.manner = MANNERS[manner]
             return True
         self.rogue = Rogue(MANNERS[manner])
-        world = self.world
-        seams = sim_seams(
-            world.network, ROGUE, machine=ROGUE, seed=world.seed, boot=0,
-            clock=world.clock(ROGUE), disk=Disk(), devices={}, blur=0.0,
-        )  # fmt: skip
-        seeds = tuple(f"{seed}:50051" for seed in self.plan.seeds)
-        settings = replace(world.settings, host=ROGUE, node_id=ROGUE, verifier="none", peer=seeds)
-        await self._nursery.start(self._live_rogue, settings, seams)
+        self._rogue_scope = trio.CancelScope()
+        await self._nursery.start(self._live_rogue)
         return True
 
-    async def _live_rogue(self, settings: Any, seams: Any, task_status: Any) -> None:
-        who.set(ROGUE)
+    async def _live_rogue(self, task_status: trio.TaskStatus[None]) -> None:
         assert self.rogue is not None
-        self._rogue_scope = trio.CancelScope()
         with self._rogue_scope:
-            await run_rogue(settings, seams, self.rogue, task_status)
-        self.world.network.down(ROGUE)
+            await host_rogue(self.world, self.rogue, self.plan.seeds, task_status)
         self.rogue = None
 
     async def end_guests(self) -> None:
@@ -163,6 +157,7 @@ class NodesPlay:
         for name in self.fleets():
             self.strain(name, "verifying", 1.0)
             self.strain(name, "drafting", 1.0)
+            self.strain(name, "dflash", 1.0)
 
     # ---- links
 
@@ -227,13 +222,14 @@ class NodesPlay:
         running = self.world.nodes[name].running
         assert running is not None
         models = running.parts.fleet.own_card().offer.models
-        wanted = 2 if name in self.plan.verifiers else 1
+        wanted = 1 + (name in self.plan.verifiers) + (name not in self.plan.verifiers[:1])
         return len(models) == wanted and all(m.tokens_per_second > 0 for m in models)
 
     # ---- cards and texts
 
-    async def push(self, name: str, view: bytes) -> None:
-        self.forged.update(split(view, max_cards=10_000).frames)
+    async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None:
+        if may_be_held:
+            self.forged.update(split(view, max_cards=10_000).frames)
         with trio.move_on_after(2), suppress(CallFailed):
             await ChannelCalls(self.world.channels).exchange(self.address(name), view)
 
@@ -247,8 +243,11 @@ class NodesPlay:
             exact=text.exact,
             window=text.window,
             temperature=text.temperature,
+            proposer=text.proposer,
+            restored=text.restored,
         )
         generation = Generation(text.on, asked)
+        self.world.contexts.expect(truth_of(asked).rows)
         self.generations.append(generation)
         address = self.address(text.on) if self.runs(text.on) else f"{text.on}:50051"
         with trio.move_on_after(text.cancel_after_s):

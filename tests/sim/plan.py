@@ -38,6 +38,8 @@ class Text:
     exact: str = ""
     window: int = 0
     temperature: float = 0.0
+    proposer: str = ""
+    restored: bool = False
     cancel_after_s: float = float("inf")
 
 
@@ -54,6 +56,8 @@ class Plan:
     seeds: tuple[str, ...]
     verifiers: tuple[str, ...]
     storm_s: float
+    # From tick to tick of gossip; a lifetime is twelve of them.
+    interval_s: float
     ending: str
     blur: float
     faults: tuple[Fault, ...]
@@ -64,6 +68,10 @@ class Plan:
 
     def with_texts(self, texts: tuple[Text, ...]) -> Plan:
         return replace(self, texts=texts)
+
+    @property
+    def ttl_s(self) -> float:
+        return 12 * self.interval_s
 
     @property
     def size(self) -> int:
@@ -83,7 +91,9 @@ def to_json(plan: Plan) -> str:
 
 def _told(item: dict[str, Any]) -> dict[str, Any]:
     """Without what is at its default."""
-    return {key: value for key, value in item.items() if value not in ("", 0.0, float("inf"))}
+    return {
+        key: value for key, value in item.items() if value not in ("", 0.0, False, float("inf"))
+    }
 
 
 def from_json(text: str) -> Plan:

@@ -31,12 +31,13 @@ def busy_with(node: SimNode) -> dict[str, int]:
 
 
 def drafting_sessions(parts: Parts) -> dict[str, int]:
-    """Open DFlash sessions and the bytes they have reserved."""
-    sessions = getattr(parts, "sessions", None)
-    if sessions is None:
-        return {}
-    counts = sessions.counts()
-    return {"sessions": counts.num_sessions, "session bytes": counts.num_bytes}
+    """Open DFlash sessions, the bytes they have reserved, and those held on other nodes."""
+    counts = parts.dflash.sessions.counts()
+    return {
+        "sessions": counts.num_sessions,
+        "session bytes": counts.num_bytes,
+        "sessions elsewhere": parts.keeper._num_held,
+    }
 
 
 def parts_of(node: SimNode) -> Parts:

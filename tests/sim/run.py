@@ -13,11 +13,11 @@ from tests.fleet.world import World
 from tests.sim.calm import calm, mend
 from tests.sim.determinism import simulate
 from tests.sim.faults import kinds_of
-from tests.sim.fleet_play import Disk, FleetPlay, limits_of_play
+from tests.sim.fleet_play import Disk, FleetPlay, limits_of
 from tests.sim.last import demand_ended_well, last_texts, stop_all
 from tests.sim.logs import recorded
 from tests.sim.nodes import NodeWorld
-from tests.sim.nodes_play import NodesPlay, settings_of_play
+from tests.sim.nodes_play import NodesPlay, settings_of
 from tests.sim.oracle import Oracle
 from tests.sim.plan import Fault, Plan, Text
 from tests.sim.trace import Trace
@@ -77,21 +77,24 @@ def verdict(error: Exception) -> tuple[str, str]:
 
 
 async def run_fleet(plan: Plan, running: Running) -> None:
-    async with World.open(seed=plan.seed, limits=limits_of_play()) as world:
-        with recorded(running.trace):
-            play = FleetPlay(world, plan)
+    with recorded(running.trace):
+        async with World.open(seed=plan.seed, limits=limits_of(plan), is_silent=True) as world:
+            play = FleetPlay(world, plan, running.trace)
             oracle = Oracle(play)
             for name in plan.names:
                 world.stores[name] = Disk()
                 await play.start(name, port=50051, wipes=False)
             await storm(play, oracle, running)
             await calm(play, oracle)
+            play.look()
             running.virtual_s = trio.current_time()
 
 
 async def run_nodes(plan: Plan, running: Running) -> None:
     async with (
-        NodeWorld.open(seed=plan.seed, settings=settings_of_play(), trace=running.trace) as world,
+        NodeWorld.open(
+            seed=plan.seed, settings=settings_of(plan), trace=running.trace, is_silent=True
+        ) as world,
         trio.open_nursery() as nursery,
     ):
         world.blur = plan.blur
@@ -103,7 +106,7 @@ async def run_nodes(plan: Plan, running: Running) -> None:
             for text in plan.texts:
                 readers.start_soon(read_at, play, text)
             await storm(play, oracle, running)
-            await mend(play)
+            await mend(play, oracle)
         demand_ended_well(play)
         await calm(play, oracle)
         await last_texts(play)

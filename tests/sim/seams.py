@@ -13,8 +13,10 @@ from kakeya.config.settings import Settings
 from kakeya.errors import demand
 from kakeya.fleet.address import kind_of
 from kakeya.fleet.store import Saved
+from kakeya.node.drafters import LoadedDrafter
 from kakeya.node.seams import Seams
 from kakeya.node.served import ServedModel
+from tests.sim.drafter import Hears, loaded
 from tests.sim.model import SimTokenizer, SimVerifier
 from tests.sim.network import MemoryDialer, MemoryListener, Network, bind
 
@@ -106,19 +108,23 @@ def sim_seams(
     disk: Disk,
     devices: dict[str, SimDevice],
     blur: float,
+    hears: Hears = lambda rows: None,
 ) -> Seams:
-    """The world as one life of a node sees it; the devices it makes are put into `devices`."""
+    """The world as one life of a node sees it; the devices it makes are put into `devices`.
+
+    hears: told of every context that a session of the node drafts from.
+    """
     host = network.machine(machine)
 
     def rng(purpose: str) -> random.Random:
         return random.Random(f"{seed}/{purpose}/{name}/{boot}")
 
     def make_device(purpose: str) -> SimDevice:
-        job_s = 0.03 if purpose == "verifying" else 0.001
+        job_s = {"verifying": 0.03, "dflash": 0.004}.get(purpose, 0.001)
         devices[purpose] = SimDevice(rng=rng(purpose), job_s=job_s)
         return devices[purpose]
 
-    async def listen(bound: str, port: int) -> list[MemoryListener]:
+    async def listen(bound: str, port: int, *, flag: str = "--port") -> list[MemoryListener]:
         await trio.lowlevel.checkpoint()
         return [bind(network, machine, bound, port)]
 
@@ -131,6 +137,11 @@ def sim_seams(
     def load_model(settings: Settings, progress: Callable[[str, float], None]) -> ServedModel:
         return ServedModel(SimVerifier(blur=blur), SimTokenizer())  # type: ignore[arg-type]
 
+    def load_drafter(
+        settings: Settings, which: str, progress: Callable[[str, float], None]
+    ) -> LoadedDrafter:
+        return loaded(hears)
+
     return Seams(
         wall=clock,
         rng=rng,
@@ -140,4 +151,5 @@ def sim_seams(
         store=DiskStore(disk, disk.life),
         make_device=make_device,
         load_model=load_model,
+        load_drafter=load_drafter,
     )

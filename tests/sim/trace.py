@@ -16,6 +16,8 @@ class Trace:
         self.lines: deque[str] = deque(maxlen=kept_lines)
         self.counts: Counter[str] = Counter()
         self.num_lines = 0
+        # Errors that the product caught and logged, though nobody planned for them.
+        self.mistakes: list[str] = []
         self._digest = hashlib.sha256()
 
     def note(self, what: str, *details: Any) -> None:

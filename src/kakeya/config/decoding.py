@@ -26,6 +26,10 @@ class DecodingLimits:
     max_circuits: int = 1024
     refresh_trip_s: float = 5.0
     places_every_s: float = 1.0
+    # A text that needs banks waits this long until somebody who can make them is known, and looks
+    # so often: what peers draft with is asked of them when it is first wanted.
+    seek_banks_s: float = 2.0
+    seek_banks_every_s: float = 0.05
     # Deadlines of a DFlash session's calls; a Restore or a long seed may wait behind other work.
     restore_s: float = 10.0
     seed_s: float = 5.0

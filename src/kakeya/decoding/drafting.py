@@ -122,6 +122,7 @@ class Drafter:
 
         check: raises Refused for banks that do not fit the verifier.  Raises Refused(UNAVAILABLE).
         """
+        await self._seek_banks()
         failure = DraftFailedError("not_found", "no drafter with an f_θ that fits is known")
         for place in self._places:
             if self._holding is None or place.dflash is None or not place.dflash.restores:
@@ -140,6 +141,14 @@ class Drafter:
             self._fell_back(place, failure)
             self._holding.fail(held, failure)
         raise Refused("UNAVAILABLE", f"K/V mode restored got no banks: {failure.why}")
+
+    async def _seek_banks(self) -> None:
+        """Wait a little until somebody with an f_θ is known."""
+        with trio.move_on_after(self.limits.seek_banks_s):
+            while not any(p.dflash is not None and p.dflash.restores for p in self._places):
+                self._places_at_s = float("-inf")
+                self.standing()
+                await trio.sleep(self.limits.seek_banks_every_s)
 
     def release(self) -> None:
         """The generation is over: its sessions end."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 Kind = Literal["wildcard", "loopback", "forbidden", "literal", "name"]
 # From where an address on a card can be dialled: its owner's machine, anywhere, nowhere.
 Reach = Literal["near", "far", "nowhere"]
 MAX_HOST_BYTES = 253
+# The same few addresses are asked about at every tick and call.
+MAX_CACHED_ADDRESSES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Address:
     port: int
 
 
+@lru_cache(maxsize=MAX_CACHED_ADDRESSES)
 def parse(text: str) -> Address | None:
     """The address that `text` writes, or None when it writes none."""
     host, colon, port = text.rpartition(":")
@@ -43,6 +47,7 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@lru_cache(maxsize=MAX_CACHED_ADDRESSES)
 def kind_of(host: str) -> Kind:
     """What a host stands for.
 

@@ -35,6 +35,10 @@ class PeerCalls(Protocol):
         """Return the peer's own card, as a view of one."""
         ...
 
+    def drop_connections(self) -> None:
+        """This machine's address changed: what was connected from the old one leads nowhere."""
+        ...
+
 
 class View:
     """Bytes that are an ExchangeCapabilitiesRequest, …Response or GetNodeCapabilityResponse.

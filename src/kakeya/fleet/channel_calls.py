@@ -25,6 +25,9 @@ class ChannelCalls:
     async def probe(self, grpc_address: str) -> bytes:
         return await self._call(grpc_address, "GetNodeCapability", pb.GetNodeCapabilityRequest())
 
+    def drop_connections(self) -> None:
+        self._channels.drop_all()
+
     async def _call(self, grpc_address: str, method: str, message: Any) -> bytes:
         client = purerpc.Client(SERVICE, self._channels.to(grpc_address))
         try:

@@ -129,9 +129,11 @@ class Gossip:
         num_nodes = len(self._registry) + 1
         ttl_s = min(self._limits.ttl_s * stretch(num_nodes, self._limits), self._limits.max_ttl_s)
         self._own.live_for(ttl_s)
-        # A card stamped just now beats every other with our id before we see it.  So now and then
-        # one peer gets the last card first, and a second node with our id shows.  Spec: F-09.
+        # A card stamped just now beats every other with our id before we see it.  So now and then,
+        # and at every tick once there was a sign of one, a peer gets the last card first, and a
+        # second node with our id shows.  Spec: F-09.
         listens = self._around.rng.random() < self._limits.listen_probability
+        listens = listens or self._own.is_contested(self._around.wall())
         before = self.own_card().frame if listens else b""
         self._own.issue(self._around.wall())
         async with trio.open_nursery() as nursery:
@@ -352,3 +354,4 @@ class Gossip:
         if source and source != current.host:
             log.info("this machine's address changed", was=current.host)
             self._own.move_to("")
+            self._around.calls.drop_connections()

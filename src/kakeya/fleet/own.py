@@ -22,16 +22,17 @@ def next_stamp(
     """The stamp of our next card; -inf stands for none yet.  Spec: F-05.
 
     `issued` is our last stamp, `persisted` the last one of an earlier life, `seen` the highest
-    on a card with our id that we had not issued.  One of them that lies too far ahead of now came
-    of a wrong clock: nobody believed it, so it is not kept up with until the time is there.
+    on a card with our id that we had not issued.  One of them so far ahead that not even a clock
+    as fast as is put up with believed it came of a wrong clock, and does not count.
     """
     latest = now_unix + limits.max_ahead_s
+    believed = latest + limits.max_ahead_s
     floors = (
         (issued, STEP_S),
         (persisted, STEP_S),
         (seen, 2 * limits.interval_s),
     )
-    wanted = [stamp + ahead_s for stamp, ahead_s in floors if stamp <= latest]
+    wanted = [stamp + ahead_s for stamp, ahead_s in floors if stamp <= believed]
     return min(max([now_unix, *wanted]), latest)
 
 
@@ -165,6 +166,10 @@ class OwnCard:
 
     def _is_recent(self, contest: Contest, now_unix: float) -> bool:
         return abs(now_unix - contest.seen_at_unix) <= 2 * self._offer.ttl_s
+
+    def is_contested(self, now_unix: float) -> bool:
+        """Whether a card with our id that we did not issue was seen lately."""
+        return any(self._is_recent(contest, now_unix) for contest in self._contests)
 
     def conflict(self, now_unix: float) -> str:
         """The address of another node with our id, "" while there is no sign of one."""

@@ -6,12 +6,14 @@ import trio
 
 from kakeya.config.http import HttpLimits
 from kakeya.http.connections import Connections, Handle
-from kakeya.rpc.listener import address_of, open_listeners
+from kakeya.rpc.listener import Listen, address_of, open_listeners
 
 
-async def open_http(host: str, port: int, *, limits: HttpLimits) -> HttpServer:
+async def open_http(
+    host: str, port: int, *, limits: HttpLimits, listen: Listen = open_listeners
+) -> HttpServer:
     """Bind `host`:`port` (0: any).  Raises Refused naming both when that is not possible."""
-    return HttpServer(host, await open_listeners(host, port, flag="--http-port"), limits)
+    return HttpServer(host, await listen(host, port, flag="--http-port"), limits)
 
 
 class HttpServer:

@@ -12,6 +12,7 @@ from kakeya.http.app import App
 from kakeya.http.routes import Door, routes_of
 from kakeya.http.server import HttpServer, open_http
 from kakeya.node.parts import Parts
+from kakeya.rpc.listener import Listen
 from kakeya.rpc.security import is_loopback_host, read_key
 
 LOOPBACK = "127.0.0.1"
@@ -36,13 +37,13 @@ def http_bind(settings: Settings, *, has_key: bool) -> str:
     return settings.host if has_key or settings.insecure else LOOPBACK
 
 
-async def open_door(settings: Settings) -> HttpServer | None:
+async def open_door(settings: Settings, listen: Listen) -> HttpServer | None:
     """The bound listeners; None when the door is off.  Raises Refused."""
     if settings.http_port == "off":
         return None
     has_key = bool(read_http_key(settings, os.environ))
     host = http_bind(settings, has_key=has_key)
-    return await open_http(host, settings.http_port, limits=settings.http)
+    return await open_http(host, settings.http_port, limits=settings.http, listen=listen)
 
 
 def app_of(parts: Parts, host: str, is_serving: Callable[[], bool]) -> App:

@@ -82,7 +82,7 @@ async def run_node(
     tls = listening_tls(tls_files(settings))
     listeners = await seams.listen(settings.host, settings.port)
     server = Server(settings.host, listeners, limits=settings.rpc, tls=tls)
-    door = await _door_beside(server, settings)
+    door = await _door_beside(server, settings, seams)
     running = RunningNode(parts.fleet.node_id, server.address, parts, door.address if door else "")
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
@@ -139,10 +139,10 @@ async def _keep_name(store: Store, node_id: str) -> None:
         log.warning("this node's name cannot be kept", why=error.strerror)
 
 
-async def _door_beside(server: Server, settings: Settings) -> HttpServer | None:
+async def _door_beside(server: Server, settings: Settings, seams: Seams) -> HttpServer | None:
     """The HTTP door; without one the gRPC listeners are not left behind."""
     try:
-        return await open_door(settings)
+        return await open_door(settings, seams.listen)
     except BaseException:
         await server.close()
         raise

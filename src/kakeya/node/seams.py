@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-import trio
 
 from kakeya.compute.device import LivingDevice, ThreadDevice
 from kakeya.config.settings import Settings
@@ -24,7 +23,7 @@ from kakeya.node.identity import tls_files
 from kakeya.node.served import ServedModel, load_served
 from kakeya.node.state import claim_state
 from kakeya.rpc.channel import Dialer, TcpDialer
-from kakeya.rpc.listener import open_listeners
+from kakeya.rpc.listener import Listen, open_listeners
 from kakeya.rpc.security import dialling_tls
 
 log = structlog.get_logger(__name__)
@@ -35,8 +34,7 @@ class Seams:
     wall: Callable[[], float]
     rng: Callable[[str], random.Random]
     dialer: Dialer
-    # Binds every address of a host; in memory these only look like socket listeners.
-    listen: Callable[[str, int], Awaitable[list[trio.SocketListener]]]
+    listen: Listen
     route: Route
     store: Store
     make_device: Callable[[str], LivingDevice]

@@ -81,6 +81,11 @@ class Channels:
         if channel is not None:
             channel.drop()
 
+    def drop_all(self) -> None:
+        """Close every connection; calls under way fail, the next ones dial."""
+        for channel in list(self._channels.values()):
+            channel.drop()
+
     def _forget_unused(self) -> None:
         """Keep to the cap: channels without a connection go first, the longest unused of them."""
         surplus = len(self._channels) - self.limits.max_channels

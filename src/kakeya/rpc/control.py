@@ -132,11 +132,11 @@ class Control:
         self._inbound.count(self._inbound.controls, "PING")
         if not flags & frames.ACK:
             self._inbound.tell(frames.ping(payload, is_ack=True))
-        elif payload == b"draining":
-            if connection.is_going and connection.last_served_id == frames.MAX_STREAM_ID:
-                connection.stop_admitting()
-        else:
-            connection.ping_sent_at = math.inf
+            return
+        connection.ping_sent_at = math.inf
+        is_first = connection.is_going and connection.last_served_id == frames.MAX_STREAM_ID
+        if payload == b"draining" and is_first:
+            connection.stop_admitting()
 
     def _goaway(self, stream_id: int, payload: bytes) -> None:
         if stream_id:

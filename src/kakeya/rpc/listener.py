@@ -6,6 +6,7 @@ import errno
 import socket
 import ssl
 from functools import partial
+from typing import Protocol
 
 import structlog
 import trio
@@ -26,6 +27,16 @@ async def open_server(
 ) -> Server:
     """Bind `host`:`port` (0: any).  Raises Refused naming both when that is not possible."""
     return Server(host, await open_listeners(host, port), limits=limits, tls=tls)
+
+
+class Listen(Protocol):
+    """Binds every address of a host; in memory listeners only look like sockets'."""
+
+    async def __call__(
+        self, host: str, port: int, *, flag: str = "--port"
+    ) -> list[trio.SocketListener]:
+        """Raises Refused naming host and port.  flag: what sets the port."""
+        ...
 
 
 async def open_listeners(

@@ -165,6 +165,8 @@ class Connection:
             self.is_going = True
             self.pump.write(frames.goaway(frames.MAX_STREAM_ID, frames.NO_ERROR))
             self.pump.write(frames.ping(b"draining"))
+            # A peer that is gone answers neither: the way out does not wait for it.
+            self.ping_sent_at = min(self.ping_sent_at, trio.current_time())
         self.close_when_done()
 
     def stop_admitting(self) -> None:
