@@ -231,7 +231,7 @@ def test_spec_without_a_name_lists_its_tables(tmp_path):
 
 def test_models_says_which_verifiers_there_are(tmp_path):
     done = run_kakeya("models", "--json", home=tmp_path)
-    assert [row["name"] for row in json.loads(done.stdout)] == ["smollm2"]
+    assert [row["name"] for row in json.loads(done.stdout)] == ["smollm2", "tiny"]
     assert "smollm2" in run_kakeya("models", home=tmp_path).stdout
 
 
