@@ -145,7 +145,7 @@ def tell_failure(
     rule = "D1" if why else outcome.rule
     say(f"\nseed {plan.seed} ({plan.level}) broke {rule}: {why or outcome.why}")
     say(f"commit {commit()}")
-    small = plan if why else shrunk(plan, outcome.rule, run=run)
+    small = plan if why else shrunk(plan, outcome, run=run)
     for line in outcome.tail[len(outcome.tail) - asked.trace :]:
         say(line)
     asked.keep.mkdir(exist_ok=True)

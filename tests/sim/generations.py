@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -126,9 +127,12 @@ def truth_of(asked: Asked) -> Truth:
 
 
 async def generate(
-    channels: Channels, address: str, generation: Generation, *, limit_s: float = 120.0
+    channels: Channels, address: str, generation: Generation, *, limit_s: float = math.inf
 ) -> None:
-    """Run one generation to its end; how it failed is noted, an untrue id raises Violation."""
+    """Run one generation to its end; how it failed is noted, an untrue id raises Violation.
+
+    limit_s is told to the node as the call's deadline.
+    """
     generation.started_s = trio.current_time()
     try:
         with trio.fail_after(limit_s):

@@ -186,9 +186,6 @@ MUTANTS = (
             "return not self.failures"),
     session("a session that ended keeps its bytes", "drafting/sessions",
             "            room.settle(0)\n", "            pass\n"),
-    session("what was not confirmed is not sent again", "decoding/keeper",
-            "            if end is not None:\n                await session.feed",
-            "            if False:\n                await session.feed"),
     # ---- calls and connections
     node("a handler outlives its caller", "rpc/endpoint",
          "                stream.scope = scope\n", ""),

@@ -32,6 +32,7 @@ class Outcome:
     why: str
     sha256: str
     coverage: Mapping[str, int]
+    # Where the run ended, by its own clock.
     virtual_s: float
     tail: tuple[str, ...]
 
@@ -58,6 +59,7 @@ def run_plan(plan: Plan) -> Outcome:
         simulate(act, plan, running, seed=plan.seed)
     except Exception as error:
         rule, why = verdict(error)
+        running.virtual_s = running.trace.last_s
     return Outcome(
         rule,
         why,

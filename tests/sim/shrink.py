@@ -5,8 +5,10 @@ After Zeller and Hildebrandt (2002), ddmin.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeVar
 
 from tests.sim.plan import Plan
@@ -39,26 +41,50 @@ def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
     return kept
 
 
-@dataclass
 class Budget:
-    """How many runs a shrink may take."""
+    """How many runs a shrink may take, and how long (s)."""
 
-    left: int
+    def __init__(self, num_runs: int, wall_s: float, now: Callable[[], float]) -> None:
+        self._left = num_runs
+        self._now = now
+        self._ends_s = now() + wall_s
+
+    def take(self) -> bool:
+        self._left -= 1
+        return self._left >= 0 and self._now() < self._ends_s
 
 
-def shrunk(plan: Plan, rule: str, *, run: Run, max_runs: int = 150) -> Plan:
+def shrunk(
+    plan: Plan,
+    outcome: Outcome,
+    *,
+    run: Run,
+    max_runs: int = 150,
+    max_wall_s: float = 600.0,
+    now: Callable[[], float] = time.monotonic,
+) -> Plan:
     """The smallest plan found that breaks the same rule; `plan` itself if it breaks another."""
-    budget = Budget(max_runs)
+    budget = Budget(max_runs, max_wall_s, now)
 
     def fails(candidate: Plan) -> bool:
-        if budget.left <= 0:
-            return False
-        budget.left -= 1
-        return run(candidate).rule == rule
+        return budget.take() and run(candidate).rule == outcome.rule
 
-    if not fails(plan):
+    short = until(plan, outcome.virtual_s)
+    if short.size < plan.size and fails(short):
+        plan = short
+    elif not fails(plan):
         return plan
     texts = ddmin(plan.texts, lambda kept: fails(plan.with_texts(tuple(kept))))
     plan = plan.with_texts(tuple(texts))
     faults = ddmin(plan.faults, lambda kept: fails(plan.with_faults(tuple(kept))))
     return plan.with_faults(tuple(faults))
+
+
+def until(plan: Plan, end_s: float) -> Plan:
+    """The plan without what comes after its failure."""
+    return replace(
+        plan,
+        storm_s=min(plan.storm_s, math.ceil(end_s) + 1.0),
+        faults=tuple(fault for fault in plan.faults if fault.at_s <= end_s),
+        texts=tuple(text for text in plan.texts if text.at_s <= end_s),
+    )

@@ -378,10 +378,17 @@ async def test_a_reader_that_leaves_the_queue_frees_its_place_in_it(autojump_clo
                 generation = Generation("attic", Asked(PROMPTS[n], 100))
                 nursery.start_soon(generate, world.channels, world.address("attic"), generation)
             await trio.sleep(0.1)
-            with trio.move_on_after(0.1):
-                await generate(
-                    world.channels, world.address("attic"), Generation("attic", Asked(PROMPTS[9]))
-                )
+            leaves = trio.CancelScope()  # no deadline: the node does not know when it is over
+
+            async def wait() -> None:
+                last = Generation("attic", Asked(PROMPTS[9]))
+                with leaves:
+                    await generate(world.channels, world.address("attic"), last)
+
+            nursery.start_soon(wait)
+            await trio.sleep(0.1)
+            assert busy_with(node)["waiting generations"] == 1
+            leaves.cancel()
             await trio.sleep(0.05)
             assert busy_with(node)["generations"] == limits.max_generations
             assert "waiting generations" not in busy_with(node)

@@ -295,3 +295,26 @@ async def test_without_anybody_to_make_banks_a_text_that_needs_them_is_refused(a
         assert generation.status == "UNAVAILABLE"
         assert "got no banks" in generation.why
         await decoded(world, asked(draft_on="", proposer=""))
+
+
+async def test_a_session_outlives_a_draft_that_came_too_late(autojump_clock):
+    async with world_of(22) as world:
+        await house(world, "barn")
+        world.nodes["attic"].devices["verifying"].slowness = 3.0
+        device = world.nodes["barn"].devices["dflash"]
+        generation = Generation("attic", asked(prompt=9, max_tokens=300))
+        world.contexts.expect(truth_of(generation.asked).rows)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generate, world.channels, world.address("attic"), generation)
+            await drafted_elsewhere(generation)
+            device.slowness = 100.0
+            await trio.sleep(0.2)
+            device.slowness = 1.0
+            generation.drafted_on.clear()
+            await drafted_elsewhere(generation)
+        assert generation.done.fallbacks["late"] == 1
+        assert not world.trace.mistakes
+        world.contexts.demand_true()
+        await trio.sleep(0.5)
+        closed = parts_of(world.nodes["barn"]).dflash.sessions.counts().closed
+        assert sum(closed.values()) == 1

@@ -16,6 +16,7 @@ class Trace:
         self.lines: deque[str] = deque(maxlen=kept_lines)
         self.counts: Counter[str] = Counter()
         self.num_lines = 0
+        self.last_s = 0.0
         # Errors that the product caught and logged, though nobody planned for them.
         self.mistakes: list[str] = []
         self._digest = hashlib.sha256()
@@ -31,7 +32,8 @@ class Trace:
         self._line(what, details)
 
     def _line(self, what: str, details: tuple[Any, ...]) -> str:
-        line = f"{trio.current_time():.6f} {what} {' '.join(map(str, details))}"
+        self.last_s = trio.current_time()
+        line = f"{self.last_s:.6f} {what} {' '.join(map(str, details))}"
         self._digest.update(line.encode() + b"\n")
         self.num_lines += 1
         return line
