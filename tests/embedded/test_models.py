@@ -37,8 +37,8 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
 
 
 def test_the_list_says_whether_a_model_is_ready(tmp_path):
-    (known,) = list_models({"XDG_CACHE_HOME": str(tmp_path)})
-    assert (known.name, known.is_ready) == ("smollm2", False)
+    known = list_models({"XDG_CACHE_HOME": str(tmp_path)})
+    assert [(each.name, each.is_ready) for each in known] == [("smollm2", False), ("tiny", True)]
 
 
 def test_another_file_than_the_known_one_is_not_converted(tmp_path):
