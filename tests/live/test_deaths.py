@@ -67,6 +67,7 @@ def test_kill_9_of_the_drafting_node_in_mid_generation_and_its_return(slow_folde
             before = len(hearing.heard.drafted_on)
             eventually(lambda: "cellar" in hearing.heard.drafted_on[before + 1 :])
             assert hearing.is_alive(), hearing.error  # it went on all the while
+        eventually(lambda: len(hearing.heard.ids) >= 300)
         assert hearing.heard.ids[:300] == plain.ids
         assert max(hearing.heard.waits_s[1:]) < 2
 
