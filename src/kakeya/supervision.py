@@ -1,6 +1,6 @@
-"""Keeps a long-lived child task alive: restarts it with back-off, within a budget.
+"""Keeps long-lived tasks: one that is restarted with back-off, or many that others start.
 
-Knows nothing of what the child does.
+Knows nothing of what they do.
 """
 
 from __future__ import annotations
@@ -51,3 +51,20 @@ async def supervise(name: str, child: Callable[[], Awaitable[None]], policy: Res
             await trio.sleep(delay_s)
         else:
             await trio.sleep(policy.backoff_s)
+
+
+class TaskHome:
+    """Where others start tasks that outlive them; open as long as `serve` runs."""
+
+    def __init__(self) -> None:
+        self.nursery: trio.Nursery | None = None  # None while it is closed
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self.nursery = nursery
+            try:
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self.nursery = None

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
@@ -15,7 +16,7 @@ from kakeya.config.decoding import DecodingLimits
 from kakeya.decoding.block import Block
 from kakeya.decoding.failover import Circuits, Peers
 from kakeya.decoding.keeper import Keeper
-from kakeya.decoding.session import pieces
+from kakeya.decoding.session import Turn, pieces, remote_session
 from kakeya.decoding.source import DflashFit, Place
 from kakeya.errors import Refused
 from kakeya.verifying.verifier import KvPlan
@@ -303,6 +304,22 @@ def test_pieces_are_cut_alike_wherever_they_begin():
     assert pieces(0, 150, 64) == [range(64), range(64, 128), range(128, 150)]
     assert pieces(70, 150, 64) == [range(70, 128), range(128, 150)]
     assert pieces(64, 65, 64) == [range(64, 65)]
+
+
+@pytest.mark.spec("D-20")
+async def test_another_prompt_begins_a_new_turn_of_a_session(autojump_clock):
+    drafter, limits = ScriptedDrafter(TABLE), DecodingLimits()
+    place = Place("barn", "barn:1", "drafter", FIT)
+    async with remote_session(
+        place, drafter, session_id="s", dtype="float32", limits=limits
+    ) as session:
+        for prompt in ((3, 1, 4), (1, 5, 9, 2)):
+            await session.restore(Turn(prompt, sink=0, window=len(prompt)))
+            assert session.context_len == 0
+            rows = np.repeat(np.array(prompt, np.float32)[:-1, None], 8, axis=1)
+            await session.feed((rows,))
+            drafted = await session.draft(prompt[-1], 3, None)
+            assert list(drafted) == run_after(prompt, TABLE, 3)
 
 
 @pytest.mark.spec("D-26")

@@ -14,6 +14,7 @@ from rich.table import Table
 from kakeya.cli.client import local_address, refusal_of, stub_at
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.config.settings import Settings
+from kakeya.console.fleet_view import node_json
 from kakeya.errors import demand
 from kakeya.fleet.card import ROLE_PROPOSER
 from kakeya.fleet.placement import ROLE_NAMES
@@ -65,30 +66,7 @@ def as_json(answer: pb.GetFleetResponse) -> dict[str, Any]:
     return {
         "self": answer.self_node_id,
         "fleet_name": answer.fleet_name,
-        "nodes": [
-            {
-                "node_id": node.node_id,
-                "grpc_address": node.grpc_address,
-                "age_s": round(node.age_s, 3),
-                "ttl_s": node.ttl_s,
-                "reachable": node.reachable,
-                "platform": node.platform,
-                "memory_bytes": node.memory_bytes,
-                "mlx_version": node.mlx_version,
-                "clock_skew_s": round(node.clock_skew_s, 3),
-                "conflict_address": node.conflict_address or None,
-                "models": [
-                    {
-                        "model_id": model.model_id,
-                        "role": ROLE_NAMES.get(model.role, str(model.role)),
-                        "quantization": model.quantization,
-                        "tokens_per_second": model.tokens_per_second,
-                    }
-                    for model in node.models
-                ],
-            }
-            for node in answer.nodes
-        ],
+        "nodes": [node_json(node) for node in answer.nodes],
     }
 
 

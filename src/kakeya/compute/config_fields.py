@@ -76,6 +76,22 @@ def demand_only(raw: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> 
     )
 
 
+def listed_types(given: Any, num_layers: int, known: tuple[str, ...]) -> list[str]:
+    """`layer_types` as given: one for each layer, each of them `known`.  Raises Refused."""
+    demand(
+        isinstance(given, list) and len(given) == num_layers,
+        "INVALID_ARGUMENT",
+        f"layer_types must list one type for each of the {num_layers} layers",
+    )
+    for kind in given:
+        demand(
+            kind in known,
+            "UNIMPLEMENTED",
+            f"layer_types has {shortened(kind)}, supported are {', '.join(known)}",
+        )
+    return list(given)
+
+
 def shortened(value: Any) -> str:
     """A value of a stranger's file, cut to what fits in a line."""
     text = repr(value)

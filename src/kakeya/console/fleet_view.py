@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kakeya.fleet.card import Model
 from kakeya.fleet.membership import Fleet, NodeRow
-from kakeya.fleet.placement import NobodyQualifies, no_preference
+from kakeya.fleet.placement import ROLE_NAMES, NobodyQualifies, no_preference
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 
 # (address, model) → rank of a proposer, lower ones first.
@@ -56,3 +57,28 @@ def _node(row: NodeRow) -> pb.FleetNode:
             for model in row.models
         ],
     )
+
+
+def node_json(row: NodeRow | pb.FleetNode) -> dict[str, Any]:
+    """One node as `fleet --json` and the page show it."""
+    return {
+        "node_id": row.node_id,
+        "grpc_address": row.grpc_address,
+        "age_s": round(row.age_s, 3),
+        "ttl_s": row.ttl_s,
+        "reachable": row.reachable,
+        "platform": row.platform,
+        "memory_bytes": row.memory_bytes,
+        "mlx_version": row.mlx_version,
+        "clock_skew_s": round(row.clock_skew_s, 3),
+        "conflict_address": row.conflict_address or None,
+        "models": [
+            {
+                "model_id": model.model_id,
+                "role": ROLE_NAMES.get(model.role, str(model.role)),
+                "quantization": model.quantization,
+                "tokens_per_second": model.tokens_per_second,
+            }
+            for model in row.models
+        ],
+    }

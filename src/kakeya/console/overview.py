@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kakeya.console.admission import Admission
+from kakeya.console.fleet_view import node_json
 from kakeya.console.scoreboard import Scoreboard
 from kakeya.console.slot import ModelSlot
-from kakeya.fleet.membership import Fleet, NodeRow
-from kakeya.fleet.placement import ROLE_NAMES
+from kakeya.fleet.membership import Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +73,12 @@ def speculation_json(board: Scoreboard, plain_rate: float | None) -> dict[str, A
         "tokens_per_second": round(rate, 2),
         "plain_tokens_per_second": None if plain_rate is None else round(plain_rate, 2),
         "ratio": round(rate / plain_rate, 3) if plain_rate and rate else None,
-        "drafted_blocks": board.num_drafted_blocks,
-        "drafts": board.num_drafts,
-        "accepted": board.num_accepted,
+        "drafted_blocks": board.drafts.num_drafted_blocks,
+        "drafts": board.drafts.num_drafts,
+        "accepted": board.drafts.num_accepted,
         "mean_acceptance_length": round(board.mean_acceptance_length, 3),
         "acceptance_by_position": [round(share, 3) for share in board.acceptance_by_position],
     }
 
 
-def node_json(row: NodeRow) -> dict[str, Any]:
-    """One node as `fleet --json` shows it."""
-    return {
-        "node_id": row.node_id,
-        "grpc_address": row.grpc_address,
-        "age_s": round(row.age_s, 3),
-        "ttl_s": row.ttl_s,
-        "reachable": row.reachable,
-        "platform": row.platform,
-        "memory_bytes": row.memory_bytes,
-        "mlx_version": row.mlx_version,
-        "clock_skew_s": round(row.clock_skew_s, 3),
-        "conflict_address": row.conflict_address or None,
-        "models": [
-            {
-                "model_id": model.model_id,
-                "role": ROLE_NAMES.get(model.role, str(model.role)),
-                "quantization": model.quantization,
-                "tokens_per_second": model.tokens_per_second,
-            }
-            for model in row.models
-        ],
-    }
-
-
-__all__ = ["Overview", "SessionView", "node_json", "speculation_json"]
+__all__ = ["Overview", "SessionView", "speculation_json"]

@@ -11,6 +11,11 @@ from kakeya.decoding.sampling import Score
 FinishReason = Literal["", "stop", "length"]
 
 
+def mean_acceptance_length(num_accepted: int, num_drafted_blocks: int) -> float:
+    """1 + accepted / drafted blocks; 1 where nothing was drafted."""
+    return 1 + num_accepted / max(1, num_drafted_blocks)
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     """The account of one generation.  Times in seconds.
@@ -43,8 +48,7 @@ class Tally:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """1 + accepted / drafted blocks; 1 where nothing was drafted."""
-        return 1 + self.num_accepted / max(1, self.num_drafted_blocks)
+        return mean_acceptance_length(self.num_accepted, self.num_drafted_blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +78,17 @@ class Block:
 
 
 @dataclass(slots=True)
-class Account:
-    """The tally while it grows."""
+class DraftCounts:
+    """Drafts of many blocks.  offered_at[i], accepted_at[i]: blocks, by position."""
 
-    prompt_len: int
-    prefill_s: float = 0.0
-    num_ids: int = 0
-    num_blocks: int = 0
     num_drafted_blocks: int = 0
     num_drafts: int = 0
     num_accepted: int = 0
     offered_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
-    fallbacks: dict[str, int] = field(default_factory=dict)
-    margin_rechecks: int = 0
-    nan_rechecks: int = 0
-    malformed_drafts: int = 0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    round_s: float = 0.0
 
-    def fell_back(self, reason: str) -> None:
-        self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
-        self.malformed_drafts += reason == "malformed"
-
-    def add_drafts(self, num_drafts: int, num_accepted: int) -> None:
+    def add(self, num_drafts: int, num_accepted: int) -> None:
+        """One block; one without drafts does not count."""
         if not num_drafts:
             return
         missing = num_drafts - len(self.offered_at)
@@ -111,16 +101,38 @@ class Account:
             self.offered_at[i] += 1
             self.accepted_at[i] += i < num_accepted
 
+
+@dataclass(slots=True)
+class Account:
+    """The tally while it grows."""
+
+    prompt_len: int
+    prefill_s: float = 0.0
+    num_ids: int = 0
+    num_blocks: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    margin_rechecks: int = 0
+    nan_rechecks: int = 0
+    malformed_drafts: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    round_s: float = 0.0
+
+    def fell_back(self, reason: str) -> None:
+        self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
+        self.malformed_drafts += reason == "malformed"
+
     def tally(self) -> Tally:
         return Tally(
             prompt_len=self.prompt_len,
             num_ids=self.num_ids,
             num_blocks=self.num_blocks,
-            num_drafted_blocks=self.num_drafted_blocks,
-            num_drafts=self.num_drafts,
-            num_accepted=self.num_accepted,
-            offered_at=tuple(self.offered_at),
-            accepted_at=tuple(self.accepted_at),
+            num_drafted_blocks=self.drafts.num_drafted_blocks,
+            num_drafts=self.drafts.num_drafts,
+            num_accepted=self.drafts.num_accepted,
+            offered_at=tuple(self.drafts.offered_at),
+            accepted_at=tuple(self.drafts.accepted_at),
             fallbacks=dict(self.fallbacks),
             margin_rechecks=self.margin_rechecks,
             nan_rechecks=self.nan_rechecks,
@@ -132,4 +144,11 @@ class Account:
         )
 
 
-__all__ = ["Account", "Block", "FinishReason", "Tally"]
+__all__ = [
+    "Account",
+    "Block",
+    "DraftCounts",
+    "FinishReason",
+    "Tally",
+    "mean_acceptance_length",
+]

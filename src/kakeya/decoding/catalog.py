@@ -15,6 +15,7 @@ from kakeya.decoding.remote import as_draft_failures
 from kakeya.decoding.source import DflashFit, DraftFailedError
 from kakeya.drafting.drafter_card import DrafterCard, cards_of
 from kakeya.errors import Refused
+from kakeya.supervision import TaskHome
 from kakeya.verifying.verifier import Geometry
 from kakeya.wire.pb.kakeya.node.v1 import drafters_pb2 as pb
 
@@ -61,17 +62,11 @@ class Catalog:
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._asking: set[str] = set()
         self._warned: set[str] = set()
-        self._nursery: trio.Nursery | None = None
+        self._home = TaskHome()
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the questions' tasks until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._home.serve(task_status)
 
     def card(self, address: str, model_id: str) -> DrafterCard | None:
         """The drafter `model_id` at `address`, as far as it is known; asks when it is not."""
@@ -94,11 +89,11 @@ class Catalog:
         return fit_of(card)
 
     def _ask_soon(self, address: str) -> None:
-        if self._nursery is None or address in self._asking:
+        if self._home.nursery is None or address in self._asking:
             return
         if len(self._asking) < self._limits.max_catalog_questions:
             self._asking.add(address)
-            self._nursery.start_soon(self._ask, address)
+            self._home.nursery.start_soon(self._ask, address)
 
     async def _ask(self, address: str) -> None:
         cards: tuple[DrafterCard, ...] | None = None

@@ -90,9 +90,8 @@ class Holding:
         return None
 
     def _open(self, place: Place) -> HeldSession | None:
-        assert place.dflash is not None
         try:
-            held = self.keeper.hold(place, place.dflash, self.course)
+            held = self.keeper.hold(place, self.course)
         except Refused as refused:
             self._lost(place, DraftFailedError(refused.status.lower(), refused.why))
             return None

@@ -20,6 +20,7 @@ from kakeya.decoding.session import DflashStub, RemoteSession, Turn, pieces, rem
 from kakeya.decoding.source import DflashFit, DraftFailedError, Place
 from kakeya.decoding.verify import Aux
 from kakeya.errors import demand
+from kakeya.supervision import TaskHome
 from kakeya.verifying.verifier import Bank
 
 log = structlog.get_logger(__name__)
@@ -47,7 +48,6 @@ class HeldSession:
     """One generation's session at one place; made by Keeper.hold."""
 
     place: Place
-    fit: DflashFit
     course: Course
     limits: DecodingLimits
     is_live: bool = False
@@ -58,6 +58,11 @@ class HeldSession:
     _wanted: trio.Event = field(default_factory=trio.Event)
     _restored: trio.Event = field(default_factory=trio.Event)
     _banks: tuple[Bank, ...] | None = None
+
+    @property
+    def fit(self) -> DflashFit:
+        assert self.place.dflash is not None
+        return self.place.dflash
 
     async def draft(self, committed_ids: Sequence[int], num_drafts: int) -> tuple[int, ...]:
         """Drafts behind `committed_ids`, whose last id has no aux yet.  Raises DraftFailedError."""
@@ -129,8 +134,7 @@ class HeldSession:
                 await self._restore(session, self.course.kv)
             while True:
                 await self._catch_up(session)
-                await self._wanted.wait()
-                self._wanted = trio.Event()
+                await self._asked_to_look()
 
     def ended(self, failure: DraftFailedError | None) -> None:
         """Nothing will be drafted here any more."""
@@ -141,11 +145,14 @@ class HeldSession:
     async def _restore(self, session: RemoteSession, turn: Turn) -> None:
         """Banks come of the whole prompt's context, fed in pieces that do not depend on time."""
         while self.course.aux.end < len(self.course.prompt_ids) - 1:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._asked_to_look()
         await self._catch_up(session)
         self._banks = await session.restore(turn)
         self._restored.set()
+
+    async def _asked_to_look(self) -> None:
+        await self._wanted.wait()
+        self._wanted = trio.Event()
 
     async def _catch_up(self, session: RemoteSession) -> None:
         aux = self.course.aux
@@ -156,8 +163,9 @@ class HeldSession:
             if end is not None:
                 await session.feed(self._rows(session.context_len, end))
             while session.context_len < aux.end:
-                piece = pieces(session.context_len, aux.end, self._piece_len)[0]
-                await session.feed(self._rows(piece.start, piece.stop))
+                # The log may grow meanwhile.
+                for piece in pieces(session.context_len, aux.end, self._piece_len):
+                    await session.feed(self._rows(piece.start, piece.stop))
             self.is_live = aux.end > 0
 
     async def _recall(self, session: RemoteSession) -> None:
@@ -192,34 +200,28 @@ class Keeper:
         self._open_stub = open_stub
         self._limits = limits
         self._rng = rng
-        self._nursery: trio.Nursery | None = None
+        self._home = TaskHome()
         self._num_held = 0
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the sessions' tasks until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._home.serve(task_status)
 
-    def hold(self, place: Place, fit: DflashFit, course: Course) -> HeldSession:
-        """Begin to open a session at `place`; never waits.
+    def hold(self, place: Place, course: Course) -> HeldSession:
+        """Begin to open a session at `place`, whose drafter fits; never waits.
 
         Raises Refused(UNAVAILABLE) while not served, RESOURCE_EXHAUSTED beyond the cap.
         """
-        demand(self._nursery is not None, "UNAVAILABLE", "this node is stopping")
+        demand(self._home.nursery is not None, "UNAVAILABLE", "this node is stopping")
         demand(
             self._num_held < self._limits.max_held_sessions,
             "RESOURCE_EXHAUSTED",
             f"{self._num_held} sessions are held, the limit is {self._limits.max_held_sessions}",
         )
-        held = HeldSession(place, fit, course, self._limits)
+        held = HeldSession(place, course, self._limits)
         self._num_held += 1
-        assert self._nursery is not None
-        self._nursery.start_soon(self._contained, held)
+        assert self._home.nursery is not None
+        self._home.nursery.start_soon(self._contained, held)
         return held
 
     async def _contained(self, held: HeldSession) -> None:

@@ -293,7 +293,7 @@ class _Generation:
         account.nan_rechecks += verified.nan_rechecks
         account.draft_s += drafted_s - started_s
         account.verify_s += verify_s
-        account.add_drafts(len(drafted.ids), num_accepted)
+        account.drafts.add(len(drafted.ids), num_accepted)
         round_s = now() - started_s
         account.round_s += round_s
         place = drafted.kind[0] if drafted.kind is not None and drafted.ids else None

@@ -78,6 +78,7 @@ class RemoteSession:
         self._id = session_id
         self._dtype = dtype
         self._limits = limits
+        self._prompt_ids: tuple[int, ...] = ()
         self._unconfirmed: int | None = None  # end of the rows whose reply is missing
         self._is_seeded = False
         # Peers we did not write may not wait for an ExtendContext that overtakes.
@@ -103,11 +104,11 @@ class RemoteSession:
             response = await self._stub.Restore(request)
         if response.prompt_len != len(turn.prompt_ids):
             raise DraftFailedError("malformed", f"prompt_len is {response.prompt_len}")
+        if turn.prompt_ids != self._prompt_ids:
+            # A new turn: the peer has released the old context.
+            self.context_len, self._unconfirmed, self._is_seeded = 0, None, False
+            self._prompt_ids = turn.prompt_ids
         return _banks(response)
-
-    def begins_turn(self) -> None:
-        """The next Restore is another prompt's: nothing is seeded any more."""
-        self.context_len, self._unconfirmed, self._is_seeded = 0, None, False
 
     async def feed(self, rows: Aux) -> None:
         """Send the rows of the positions behind context_len: SeedContext first, then ExtendContext.

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kakeya.compute.config_fields import demand_only, number, shortened, table, truth, whole
+from kakeya.compute.config_fields import (
+    demand_only,
+    listed_types,
+    number,
+    shortened,
+    table,
+    truth,
+    whole,
+)
 from kakeya.compute.ropes import Rope, read_ropes
 from kakeya.errors import demand
 
@@ -213,17 +221,7 @@ def _layer_types(fields: Mapping[str, Any], num_layers: int) -> tuple[tuple[str,
         slides = window is not None and truth(fields, "use_sliding_window")
         first = whole(fields, "max_window_layers", 0, 1 << 20, default=28)
         given = [LAYER_TYPES[slides and i >= first] for i in range(num_layers)]
-    demand(
-        isinstance(given, list) and len(given) == num_layers,
-        "INVALID_ARGUMENT",
-        f"layer_types must list one type for each of the {num_layers} layers",
-    )
-    for kind in given:
-        demand(
-            kind in LAYER_TYPES,
-            "UNIMPLEMENTED",
-            f"layer_types has {shortened(kind)}, supported are {', '.join(LAYER_TYPES)}",
-        )
+    given = listed_types(given, num_layers, LAYER_TYPES)
     if "sliding_attention" not in given:
         return tuple(given), None
     # Absent is not false: published configs list sliding layers and a window, and no more.

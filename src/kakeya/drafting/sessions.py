@@ -19,6 +19,7 @@ from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.owner import INTERNAL_TEXT, Owner
 from kakeya.drafting.session_states import Closed, Ending
 from kakeya.errors import Refused, demand
+from kakeya.supervision import TaskHome
 
 log = structlog.get_logger(__name__)
 
@@ -62,18 +63,12 @@ class Sessions:
         self._per_peer: Counter[str] = Counter()
         self._tombstones: dict[str, Tombstone] = {}  # the oldest first
         self._closed = dict.fromkeys(Ending, 0)
-        self._nursery: trio.Nursery | None = None
+        self._home = TaskHome()
         self._is_draining = False
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Let sessions live until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._home.serve(task_status)
 
     def stop_admitting(self) -> None:
         """The node drains: no Restore any more, what runs may end."""
@@ -109,7 +104,7 @@ class Sessions:
 
     def demand_admitting(self) -> None:
         demand(
-            self._nursery is not None and not self._is_draining,
+            self._home.nursery is not None and not self._is_draining,
             "UNAVAILABLE",
             "the node is stopping",
         )
@@ -117,7 +112,7 @@ class Sessions:
     def open(self, session_id: str, peer: str, drafter: DflashDrafter) -> Session:
         """A new session in state Opened.  Raises Refused: UNAVAILABLE, RESOURCE_EXHAUSTED."""
         self.demand_admitting()
-        assert self._nursery is not None
+        assert self._home.nursery is not None
         assert session_id not in self._open
         limits = self._limits
         for num, most, whose in (
@@ -132,7 +127,7 @@ class Sessions:
         session = Session(session_id, peer, drafter, Desk(limits))
         self._open[session_id] = session
         self._per_peer[peer] += 1
-        self._nursery.start_soon(self._live, session)
+        self._home.nursery.start_soon(self._live, session)
         return session
 
     async def _live(self, session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kakeya.embedded.models import TINY, TINY_FOLDER
+from kakeya.embedded.models import TINY, TINY_FOLDER, name_of
 from kakeya.errors import demand
 
 
@@ -20,8 +20,7 @@ class DrafterChoice:
 
 def proposer_id(name: str) -> str:
     """The model_id of what --proposer names: a known one's own name, a folder's last part."""
-    folder = name.partition("@")[0]
-    return Path(folder).expanduser().name if "/" in folder else folder
+    return name_of(name.partition("@")[0])
 
 
 def resolve_drafter(name: str, *, own_verifier: str) -> DrafterChoice:

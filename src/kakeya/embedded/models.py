@@ -26,6 +26,11 @@ class KnownModel:
     is_ready: bool
 
 
+def name_of(model: str) -> str:
+    """The name a model goes by: a known one's own, a folder's last part."""
+    return Path(model).expanduser().name if "/" in model else model
+
+
 def models_folder(env: Mapping[str, str]) -> Path:
     """Where converted models are kept: $XDG_CACHE_HOME/kakeya/models, else under ~/.cache."""
     base = env.get("XDG_CACHE_HOME", "")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kakeya.decoding import Tally
+from kakeya.decoding.block import mean_acceptance_length
 
 
 def usage_of(tallies: Sequence[Tally]) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def timings_of(tallies: Sequence[Tally]) -> dict[str, Any]:
         "predicted_per_second": _rate(answer, decode_s),
         "draft_n": sum(t.num_drafts for t in tallies),
         "draft_n_accepted": accepted,
-        "mean_acceptance_length": round(1 + accepted / max(1, drafted), 3),
+        "mean_acceptance_length": round(mean_acceptance_length(accepted, drafted), 3),
     }
 
 

@@ -16,6 +16,7 @@ from kakeya.errors import Refused
 from kakeya.fleet.card import ROLE_PROPOSER, ROLE_VERIFIER, Model
 from kakeya.node.parts import Parts
 from kakeya.node.progress import ProgressLog
+from kakeya.node.served import chosen_dtype
 from kakeya.wire.tensor import WireArray
 
 log = structlog.get_logger(__name__)
@@ -70,7 +71,7 @@ async def load_drafters(parts: Parts) -> None:
             continue
         speed = await _speed(parts, loaded.drafter)
         parts.dflash.serve_drafter(loaded.drafter, loaded.card)
-        label = parts.settings.dtype if parts.settings.dtype != "auto" else "float32"
+        label = chosen_dtype(parts.settings)
         parts.offers.set_proposer(Model(loaded.card.model_id, ROLE_PROPOSER, label, speed))
         log.info(
             "a drafter is ready",

@@ -10,8 +10,8 @@ from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.drafter_card import DrafterCard
 from kakeya.embedded.drafters import resolve_drafter
-from kakeya.embedded.models import resolve_model
-from kakeya.node.served import tokenizer_sha256
+from kakeya.embedded.models import name_of, resolve_model
+from kakeya.node.served import chosen_dtype, tokenizer_sha256
 
 Progress = Callable[[str, float], None]
 
@@ -33,7 +33,7 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
 
     choice = resolve_drafter(name, own_verifier=settings.verifier)
     verifier_folder = resolve_model(choice.verifier, os.environ, progress)
-    dtype = "float32" if settings.dtype == "auto" else settings.dtype
+    dtype = chosen_dtype(settings)
     part = read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
     restorer = load_restorer(choice.folder)
     drafter = load_drafter(
@@ -47,7 +47,7 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
     )
     card = DrafterCard(
         model_id=choice.model_id,
-        verifier=choice.verifier if "/" not in choice.verifier else verifier_folder.name,
+        verifier=name_of(choice.verifier),
         vocab_size=part.shape.vocab_size,
         hidden_size=part.shape.hidden_size,
         num_layers=part.shape.num_layers,

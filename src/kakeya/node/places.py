@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from kakeya.config.settings import Settings
@@ -52,10 +52,9 @@ class Proposers:
         if model.role != ROLE_PROPOSER or model.model_id == NGRAM:
             return LATER
         facts = self._facts()
-        if facts is None:
+        if facts is None or self._fit(grpc_address, model.model_id, facts) is None:
             return LATER
-        fit = self._catalog.fit(grpc_address, model.model_id, facts)
-        return FIRST if fit is not None else LATER
+        return FIRST
 
     def stub(self, place: Place) -> DflashStub:
         """What a session at `place` is driven through; this node's own without a connection."""
@@ -68,13 +67,11 @@ class Proposers:
         facts = self._facts()
         if facts is None:
             return []
-        places = []
-        for choice in self._choices(lambda model: model.model_id != NGRAM):
-            fit = self._fit(choice, facts)
-            if fit is not None:
-                self._note_news(choice)
-                places.append(_place(choice, fit))
-        return places
+        choices = self._choices(lambda model: model.model_id != NGRAM)
+        self._note_news(choices)
+        fits = [self._fit(each.grpc_address, each.model.model_id, facts) for each in choices]
+        pairs = zip(choices, fits, strict=True)
+        return [_place(choice, fit) for choice, fit in pairs if fit is not None]
 
     def _ngrams(self) -> list[Place]:
         choices = self._choices(lambda model: model.model_id == NGRAM)
@@ -86,19 +83,20 @@ class Proposers:
         except Refused:
             return ()
 
-    def _fit(self, choice: Choice, facts: VerifierFacts) -> DflashFit | None:
-        model_id = choice.model.model_id
-        if not choice.is_self:
-            return self._catalog.fit(choice.grpc_address, model_id, facts)
+    def _fit(self, address: str, model_id: str, facts: VerifierFacts) -> DflashFit | None:
+        """How to drive a drafter; this node knows its own, and asks the others."""
+        if address != self._fleet.own_card().offer.grpc_address:
+            return self._catalog.fit(address, model_id, facts)
         own = next((card for card in self._dflash.cards if card.model_id == model_id), None)
         return fit_of(own) if own is not None and not misfit(own, facts) else None
 
-    def _note_news(self, choice: Choice) -> None:
+    def _note_news(self, choices: Sequence[Choice]) -> None:
         """A node that announces itself anew may be back: its address is dialled at once again."""
-        address, heard_unix = choice.grpc_address, choice.announced_at_unix
-        if heard_unix > self._heard_unix.get(address, heard_unix):
-            self._channels.to(address).forgive()
-        self._heard_unix[address] = heard_unix
+        heard_unix = {each.grpc_address: each.announced_at_unix for each in choices}
+        for address, at_unix in heard_unix.items():
+            if at_unix > self._heard_unix.get(address, at_unix):
+                self._channels.to(address).forgive()
+        self._heard_unix = heard_unix
 
 
 def peers_of(proposers: Proposers, channels: Channels, settings: Settings, keeper: Keeper) -> Peers:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kakeya.config.settings import Settings
-from kakeya.embedded.models import resolve_model
+from kakeya.embedded.models import name_of, resolve_model
 from kakeya.verifying.tokenizer import Tokenizer, load_tokenizer
 from kakeya.verifying.verifier import Verifier
 
@@ -26,9 +26,12 @@ class ServedModel:
 
 def model_id_of(verifier: str) -> str:
     """The name a verifier goes by: a known model's own, a folder's last part, "" for none."""
-    if verifier == "none":
-        return ""
-    return verifier if "/" not in verifier else Path(verifier).expanduser().name
+    return "" if verifier == "none" else name_of(verifier)
+
+
+def chosen_dtype(settings: Settings) -> str:
+    """float32 is the faithful one, and on CPUs mostly the faster one as well."""
+    return "float32" if settings.dtype == "auto" else settings.dtype
 
 
 def load_served(settings: Settings, progress: Callable[[str, float], None]) -> ServedModel:
@@ -40,15 +43,13 @@ def load_served(settings: Settings, progress: Callable[[str, float], None]) -> S
     from kakeya.verifying.load import load_verifier
 
     folder = resolve_model(settings.verifier, os.environ, progress)
-    # float32 is the faithful one, and on CPUs mostly the faster one as well.
-    dtype = "float32" if settings.dtype == "auto" else settings.dtype
     limits = settings.verifying
     if settings.memory_limit:
         limits = replace(limits, max_kv_bytes=settings.memory_limit)
     tokenizer = load_tokenizer(folder)
     verifier = load_verifier(
         folder,
-        dtype=dtype,
+        dtype=chosen_dtype(settings),
         limits=limits,
         model_id=model_id_of(settings.verifier),
         progress=lambda share: progress("loading weights", share),

@@ -24,6 +24,7 @@ from kakeya.rpc.message import Readers
 from kakeya.rpc.status import RpcFailedError, again, failure
 from kakeya.rpc.tls import TlsStream
 from kakeya.rpc.wire import Connection
+from kakeya.supervision import TaskHome
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +65,7 @@ class Channels:
         self.budget = budget or Budget(limits.node_budget_bytes)
         self.scratch = bytearray(limits.read_bytes)
         self._channels: OrderedDict[str, Channel] = OrderedDict()
-        self._nursery: trio.Nursery | None = None
+        self._home = TaskHome()
 
     def to(self, address: str) -> Channel:
         """The channel to `host:port`; nothing is dialled yet."""
@@ -97,19 +98,13 @@ class Channels:
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the connections' tasks until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._home.serve(task_status)
 
     @property
     def nursery(self) -> trio.Nursery:
-        if self._nursery is None:
+        if self._home.nursery is None:
             raise failure("UNAVAILABLE", "this node is stopping")
-        return self._nursery
+        return self._home.nursery
 
 
 class Channel:

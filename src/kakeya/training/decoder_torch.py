@@ -41,15 +41,13 @@ class DecoderShape:
         )
 
 
-def config_json(shape: DecoderShape, *, eos_id: int) -> dict[str, object]:
-    """config.json of the checkpoint."""
+def shape_json(shape: DecoderShape) -> dict[str, object]:
+    """What the config.json of the decoder and of its drafter have in common."""
     return {
-        "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.num_layers,
         "num_attention_heads": shape.num_heads,
         "num_key_value_heads": shape.num_kv_heads,
         "head_dim": shape.head_dim,
@@ -59,12 +57,21 @@ def config_json(shape: DecoderShape, *, eos_id: int) -> dict[str, object]:
         "hidden_act": "silu",
         "attention_bias": False,
         "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def config_json(shape: DecoderShape, *, eos_id: int) -> dict[str, object]:
+    """config.json of the checkpoint."""
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        **shape_json(shape),
+        "num_hidden_layers": shape.num_layers,
         "use_sliding_window": True,
         "sliding_window": shape.sliding_window,
         "max_window_layers": 0,
         "layer_types": list(shape.layer_types),
         "eos_token_id": eos_id,
-        "torch_dtype": "bfloat16",
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +19,17 @@ from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config
 from kakeya.drafting.dflash_training_torch import Blocks, block_logits, trained
 from kakeya.drafting.dflash_weights_torch import DflashWeights, VerifierEnds
 from kakeya.training.corpus import read_sources, standard_library
-from kakeya.training.decoder_torch import DecoderShape, Params, hidden_states, initial, matrices
+from kakeya.training.decoder_torch import (
+    DecoderShape,
+    Params,
+    hidden_states,
+    initial,
+    matrices,
+    shape_json,
+)
 from kakeya.training.generate_torch import continue_all
 from kakeya.training.muon_torch import Optimizer, Rates
-from kakeya.training.run_torch import Budget, Step, run
+from kakeya.training.run_torch import Budget, Step, run, write_checkpoint
 from kakeya.training.tokens import MASK_ID, encode_all
 
 BLOCK_LEN = 8
@@ -113,26 +119,13 @@ def drafter_json(shape: DecoderShape) -> dict[str, object]:
     """config.json of the drafter, in the published layout."""
     return {
         "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
+        **shape_json(shape),
         "num_hidden_layers": NUM_LAYERS,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.max_context_len,
-        "rms_norm_eps": shape.eps,
-        "rope_theta": shape.rope_theta,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "tie_word_embeddings": True,
         "layer_types": ["full_attention"] * NUM_LAYERS,
         "is_causal": False,
         "block_size": BLOCK_LEN,
         "num_target_layers": shape.num_layers,
         "dflash_config": {"mask_token_id": MASK_ID, "target_layer_ids": list(AUX_LAYERS)},
-        "torch_dtype": "bfloat16",
     }
 
 
@@ -170,16 +163,8 @@ def train_drafter(
         now=time.monotonic,
         report=report,
     )
-    (folder / "config.json").write_text(json.dumps(drafter_json(tiny.shape), indent=1) + "\n")
-    weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in params.items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    card = {
-        "trained_positions": num_tokens,
-        "continued_tokens": num_continued,
-        "seed": seed,
-        "parameters": sum(p.numel() for p in params.values()),
-    }
-    (folder / "training.json").write_text(json.dumps(card, indent=1) + "\n")
+    card = {"trained_positions": num_tokens, "continued_tokens": num_continued, "seed": seed}
+    write_checkpoint(folder, drafter_json(tiny.shape), params, card)
 
 
 def drafting_loss(

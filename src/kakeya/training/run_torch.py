@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -93,3 +94,17 @@ def read_metadata(file: Path) -> dict[str, str]:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))
     return dict(header.get("__metadata__", {}))
+
+
+def write_checkpoint(
+    folder: Path,
+    config: Mapping[str, object],
+    params: Mapping[str, Tensor],
+    card: Mapping[str, object],
+) -> None:
+    """Write config.json, the weights in bfloat16, and training.json: `card` and their number."""
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in params.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    whole_card = {**card, "parameters": sum(p.numel() for p in params.values())}
+    (folder / "training.json").write_text(json.dumps(whole_card, indent=1) + "\n")

@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from kakeya.training.corpus import digest, read_sources, standard_library
 from kakeya.training.decoder_torch import (
     DecoderShape,
-    Params,
     config_json,
     decoder_shapes,
     initial,
@@ -24,7 +22,7 @@ from kakeya.training.decoder_torch import (
     matrices,
 )
 from kakeya.training.muon_torch import Optimizer, Rates
-from kakeya.training.run_torch import Budget, Step, run
+from kakeya.training.run_torch import Budget, Step, run, write_checkpoint
 from kakeya.training.tokens import EOS_ID, encode_all, train_tokenizer, write_tokenizer
 
 # Tokens of a step; rows get longer for the last third, so that far positions are learned too.
@@ -74,7 +72,7 @@ def train_verifier(
         now=time.monotonic,
         report=report,
     )
-    write_verifier(folder, params, shape)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}) + "\n")
     card = {
         "corpus": "the Python standard library's .py files (PSF licence), training side",
         "corpus_sha256": digest(sources),
@@ -82,16 +80,5 @@ def train_verifier(
         "corpus_tokens": len(ids),
         "trained_tokens": num_tokens,
         "seed": seed,
-        "parameters": sum(p.numel() for p in params.values()),
     }
-    (folder / "training.json").write_text(json.dumps(card, indent=1) + "\n")
-
-
-def write_verifier(folder: Path, params: Params, shape: DecoderShape) -> None:
-    """config.json, generation_config.json and model.safetensors."""
-    (folder / "config.json").write_text(
-        json.dumps(config_json(shape, eos_id=EOS_ID), indent=1) + "\n"
-    )
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}) + "\n")
-    weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in params.items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    write_checkpoint(folder, config_json(shape, eos_id=EOS_ID), params, card)

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kakeya.compute.config_fields import demand_only, number, shortened, table, truth, whole
+from kakeya.compute.config_fields import (
+    demand_only,
+    listed_types,
+    number,
+    shortened,
+    table,
+    truth,
+    whole,
+)
 from kakeya.compute.ropes import Rope, read_ropes
 from kakeya.errors import demand
 from kakeya.verifying.families import (
@@ -192,17 +200,7 @@ def _layer_types(
     if given is None:
         slides = _sliding_by_rule(raw, family, num_layers, has_window=window is not None)
         given = ["sliding_attention" if each else "full_attention" for each in slides]
-    demand(
-        isinstance(given, list) and len(given) == num_layers,
-        "INVALID_ARGUMENT",
-        f"layer_types must list one type for each of the {num_layers} layers",
-    )
-    for kind in given:
-        demand(
-            kind in LAYER_TYPES,
-            "UNIMPLEMENTED",
-            f"layer_types has {shortened(kind)}, supported are {', '.join(LAYER_TYPES)}",
-        )
+    given = listed_types(given, num_layers, LAYER_TYPES)
     if family.has_global_shapes:
         given = [*given[:-1], "full_attention"]  # whatever is written, as the reference does
     if "sliding_attention" not in given:
