@@ -115,7 +115,7 @@ async def test_cards_of_proposers_travel_whole():
         proposer_cards_of(many)
 
 
-@pytest.mark.spec("D-28")
+@pytest.mark.spec("D-32")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -133,7 +133,7 @@ def test_a_model_of_another_tokenizer_is_named(change, words):
     assert prefix_misfit(replace(MODEL, **change), FACTS) == words
 
 
-@pytest.mark.spec("D-28")
+@pytest.mark.spec("D-32")
 async def test_a_model_that_does_not_fit_is_passed_over(autojump_clock):
     peer = Peer(proposers=(MODEL, replace(MODEL, model_id="other", tokenizer_sha256="abd")))
     catalog = Catalog(open_stub=lambda address: peer, limits=DecodingLimits())

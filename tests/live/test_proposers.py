@@ -42,7 +42,7 @@ def said(pair, *args):
     return json.loads(done.stdout)
 
 
-@pytest.mark.spec("D-28", "D-29")
+@pytest.mark.spec("D-32", "D-33")
 @pytest.mark.parametrize("name", ["tiny-verifier", "tiny-dlm"])
 def test_the_named_model_drafts_and_the_ids_are_the_verifiers(tiny_pair, name):
     plain = said(tiny_pair, "--plain")
@@ -57,7 +57,7 @@ def test_the_named_model_drafts_and_the_ids_are_the_verifiers(tiny_pair, name):
     assert said(tiny_pair, "--proposer", name)["ids"] == plain["ids"]  # as the policy has it
 
 
-@pytest.mark.spec("D-28")
+@pytest.mark.spec("D-32")
 def test_a_model_of_another_tokenizer_is_not_asked_and_the_log_says_why(tiny_pair, folder):
     found = said(tiny_pair, "--proposer", str(folder), "--num-drafts", "3")
     assert found["ids"] == said(tiny_pair, "--plain")["ids"]
@@ -94,7 +94,7 @@ def test_a_foreign_client_gets_the_accounts(tiny_pair):
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.spec("D-28")
+@pytest.mark.spec("D-32")
 def test_an_embedded_node_drafts_with_a_model_of_its_own(tmp_path):
     args = ("--embedded", "--verifier", "tiny", "--http-port", "off", "--port", "0")
     asked = ("--proposer", "tiny-dlm", "--num-drafts", "3", "--max-tokens", "60", "--json", "--raw")

@@ -173,7 +173,7 @@ def prefix_misfit(card: ProposerCard, verifier: VerifierFacts) -> str:
     """Why a model that drafts by prefix does not fit the verifier; "" when it does.
 
     One tokenizer means the same ids; the models of a family may still pad their vocabularies
-    differently.  Spec: D-28.
+    differently.  Spec: D-32.
     """
     ours, theirs = verifier.tokenizer_sha256, card.tokenizer_sha256
     if ours and theirs:
