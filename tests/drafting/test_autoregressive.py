@@ -54,7 +54,7 @@ def test_a_call_costs_the_block_and_not_the_prefix(slack):
         model.rows.clear()
         assert draft(proposer, text).ids == greedy(text, 4)
         assert sum(model.rows) <= 2 + 3  # the last accepted and the verifier's own, then drafts
-    assert proposer.cache.num_slots == 1
+    assert proposer.cache.num_kept == 1
 
 
 @pytest.mark.spec("P-10")
@@ -65,7 +65,7 @@ def test_a_text_that_outgrows_its_room_is_read_anew_a_few_times_only():
         text.append(each)
         draft(proposer, text, 1)
     assert model.num_opened == 6  # 64, 128 … 2048
-    assert proposer.cache.num_slots == 1
+    assert proposer.cache.num_kept == 1
     assert sum(model.rows) < 3 * len(text)
 
 
@@ -77,9 +77,9 @@ def test_texts_in_turns_keep_their_own_and_the_least_recent_goes():
     for _ in range(5):
         for text in texts:
             assert draft(proposer, text).ids == greedy(text, 4)
-    assert (proposer.cache.num_slots, model.num_opened) == (3, 3)
+    assert (proposer.cache.num_kept, model.num_opened) == (3, 3)
     draft(proposer, some_text(100, seed=9))
-    assert (proposer.cache.num_slots, model.num_opened) == (3, 4)
+    assert (proposer.cache.num_kept, model.num_opened) == (3, 4)
     model.rows.clear()
     draft(proposer, texts[2])
     assert sum(model.rows) == 4
@@ -95,7 +95,7 @@ def test_the_bytes_are_bounded():
     for seed in range(6):
         draft(proposer, some_text(100, seed=seed))
         assert proposer.cache.num_bytes <= 6000
-    assert proposer.cache.num_slots == 2
+    assert proposer.cache.num_kept == 2
     with pytest.raises(Refused, match="RESOURCE_EXHAUSTED.*10240 bytes, 0 are held.* 6000"):
         draft(proposer, some_text(600))
 

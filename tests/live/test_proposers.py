@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import grpc
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from kakeya.embedded.models import TINY_FOLDER
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from tests.cli.nodes import eventually, fleet_view, run_here, run_kakeya, running_node
 from tests.live.conftest import QUICK, Pair
@@ -19,15 +24,33 @@ PROMPT = "def read(self, path):\n    "
 def tiny_pair(folder, tmp_path_factory):
     """`attic` verifies with the tiny verifier; `cellar` serves models, one of another tokenizer."""
     home = tmp_path_factory.mktemp("proposers")
+    stranger = small_model(tmp_path_factory.mktemp("family") / "stranger")
     cellar_args = ["--verifier", "none", "--node-id", "cellar"]
-    for name in ("ngram", "tiny-verifier", "tiny-dlm", str(folder)):
+    for name in ("ngram", "tiny-verifier", "tiny-dlm", str(stranger), str(folder)):
         cellar_args += ["--proposer", name]
     with (
         running_node(home, *QUICK, "--verifier", "tiny", "--node-id", "attic") as attic,
         running_node(home, *QUICK, *cellar_args, "--peer", attic.grpc) as cellar,
     ):
-        eventually(lambda: len(offers(attic, home)) == 4)
+        eventually(lambda: len(offers(attic, home)) == 5)
         yield Pair(attic, cellar, home)
+
+
+def small_model(folder: Path) -> Path:
+    """Random weights under the tiny tokenizer: it fits, and drafts nonsense."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    shutil.copyfile(TINY_FOLDER / "verifier" / "tokenizer.json", folder / "tokenizer.json")
+    return folder
 
 
 def offers(node, home) -> set[str]:
@@ -55,6 +78,18 @@ def test_the_named_model_drafts_and_the_ids_are_the_verifiers(tiny_pair, name):
 
     eventually(drafted)
     assert said(tiny_pair, "--proposer", name)["ids"] == plain["ids"]  # as the policy has it
+
+
+@pytest.mark.spec("D-32")
+def test_a_model_that_drafts_nonsense_changes_nothing(tiny_pair):
+    plain = said(tiny_pair, "--plain")
+
+    def asked():
+        found = said(tiny_pair, "--proposer", "stranger", "--num-drafts", "3")
+        assert found["ids"] == plain["ids"]
+        return "stranger" in {block["proposer"] for block in found["blocks"]}
+
+    eventually(asked)
 
 
 @pytest.mark.spec("D-32")

@@ -110,7 +110,7 @@ def test_both_twins_denoise_alike():
 def test_the_activation_bytes_reported_are_those_allocated(name, prefix_len):
     proposer = loaded(name).proposer
     finished(proposer.jobs(TEXT, num_drafts=1, num_steps=1))  # what is made once for all
-    proposer.cache._slots.clear()
+    proposer.cache._kept.clear()
     with Allocations() as made:
         draft = finished(proposer.jobs(TEXT[:prefix_len], num_drafts=7, num_steps=2))
     slabs = proposer.cache.num_bytes

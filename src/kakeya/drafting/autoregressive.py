@@ -25,21 +25,21 @@ class AutoregressiveProposer:
         """
         text, cache = array("I", committed_ids), self.cache
         end, num_passes, peak_bytes = len(text) + num_drafts, 0, 0
-        slot = cache.hold(text, num_drafts)
+        kept = cache.hold(text, num_drafts)
         try:
             while len(text) < end:
-                done = len(slot.ids)
+                done = len(kept.ids)
                 if len(text) - done <= cache.model.piece_len:
-                    text.append(cache.next_id(slot, text[done:]))
+                    text.append(cache.next_id(kept, text[done:]))
                 else:
-                    cache.read(slot, text)
+                    cache.read(kept, text)
                 num_passes += 1
-                used_bytes = cache.model.activation_bytes(len(slot.ids) - done, len(slot.ids))
+                used_bytes = cache.model.activation_bytes(len(kept.ids) - done, len(kept.ids))
                 peak_bytes = max(peak_bytes, used_bytes)
                 if len(text) < end:
                     yield
         finally:
-            cache.release(slot)
+            cache.release(kept)
         return Draft(
             tuple(text[-num_drafts:]),
             diffusion_steps=0,

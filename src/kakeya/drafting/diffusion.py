@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kakeya.config.drafting import DraftingLimits
 from kakeya.drafting.draft_model import DraftModel
-from kakeya.drafting.prefix_cache import PrefixCache, Slot
+from kakeya.drafting.prefix_cache import KeptPrefix, PrefixCache
 from kakeya.drafting.proposer import Draft, Jobs
 from kakeya.drafting.unmasking import most_certain, num_revealed
 
@@ -63,17 +63,17 @@ class DiffusionProposer:
         """
         text, end = array("I", committed_ids), len(committed_ids) + num_drafts
         account = _Account()
-        slot = self.cache.hold(text, num_drafts)
+        kept = self.cache.hold(text, num_drafts)
         try:
             while len(text) < end:
-                yield from self._read(slot, text, account)
+                yield from self._read(kept, text, account)
                 num_masks = min(self._masking.block_len - 1, end - len(text))
-                block = yield from self._denoised(slot, text[-1], num_masks, num_steps, account)
+                block = yield from self._denoised(kept, text[-1], num_masks, num_steps, account)
                 text.extend(block)
                 if len(text) < end:
                     yield
         finally:
-            self.cache.release(slot)
+            self.cache.release(kept)
         return Draft(
             tuple(text[-num_drafts:]),
             diffusion_steps=account.num_steps,
@@ -81,28 +81,30 @@ class DiffusionProposer:
             peak_activation_bytes=account.peak_bytes,
         )
 
-    def _read(self, slot: Slot, text: array[int], account: _Account) -> Generator[None, None, None]:
+    def _read(
+        self, kept: KeptPrefix, text: array[int], account: _Account
+    ) -> Generator[None, None, None]:
         """All but the last id, which is the block's first row."""
-        while (done := len(slot.ids)) < len(text) - 1:
-            self.cache.read(slot, text)
-            account.add(self.cache.model, len(slot.ids) - done, len(slot.ids))
+        while (done := len(kept.ids)) < len(text) - 1:
+            self.cache.read(kept, text)
+            account.add(self.cache.model, len(kept.ids) - done, len(kept.ids))
             yield
 
     def _denoised(
-        self, slot: Slot, last_id: int, num_masks: int, num_steps: int, account: _Account
+        self, kept: KeptPrefix, last_id: int, num_masks: int, num_steps: int, account: _Account
     ) -> Generator[None, None, list[int]]:
         model, mask_id = self.cache.model, self._masking.mask_id
         rows = [last_id] + [mask_id] * num_masks
         masked = list(range(num_masks))  # of drafts, not of rows
         for count in num_revealed(num_masks, num_steps):
-            logits = model.denoise(slot.kv, rows)
+            logits = model.denoise(kept.kv, rows)
             account.num_steps += 1
-            account.add(model, len(rows), slot.kv.length + len(rows))
+            account.add(model, len(rows), kept.kv.length + len(rows))
             ids, chances = _guesses(logits[:-1], mask_id)
-            kept = most_certain(chances, masked, count)
-            for draft in kept:
+            revealed = most_certain(chances, masked, count)
+            for draft in revealed:
                 rows[1 + draft] = ids[draft]
-            masked = [draft for draft in masked if draft not in kept]
+            masked = [draft for draft in masked if draft not in revealed]
             if masked:
                 yield
         return rows[1:]

@@ -1,6 +1,6 @@
 """The K/V of prefixes that go on growing, kept between calls: a call reads only what is new.
 
-A few slots, bounded in number and bytes, least recently used out first.  Lives on the model's
+A few prefixes, bounded in number and bytes, least recently used out first.  Lives on the model's
 thread; knows token ids and lengths, no proposer.
 """
 
@@ -18,7 +18,7 @@ from kakeya.errors import Refused
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class KeptPrefix:
     """One prefix.  ids: those whose K/V is written.  committed_len: of them, the caller's own.
 
     is_held: a call is at work on it, so that no other call may touch it.
@@ -37,28 +37,28 @@ class PrefixCache:
     def __init__(self, model: DraftModel, limits: DraftingLimits) -> None:
         self.model = model
         self._limits = limits
-        self._slots: list[Slot] = []  # the last one was used last
+        self._kept: list[KeptPrefix] = []  # the last one was used last
         self.num_rows = 0
         self.num_passes = 0
 
     @property
-    def num_slots(self) -> int:
-        return len(self._slots)
+    def num_kept(self) -> int:
+        return len(self._kept)
 
     @property
     def num_bytes(self) -> int:
-        return sum(self.model.kv_bytes(slot.max_len) for slot in self._slots)
+        return sum(self.model.kv_bytes(kept.max_len) for kept in self._kept)
 
-    def hold(self, ids: array[int], num_ahead: int) -> Slot:
-        """A slot that holds as many of `ids` as any does, but not the last one; the caller's alone.
+    def hold(self, ids: array[int], num_ahead: int) -> KeptPrefix:
+        """The prefix that holds as many of `ids` as any, but not the last one; the caller's alone.
 
         It has room for `num_ahead` positions more.  Raises Refused(RESOURCE_EXHAUSTED) where
-        every slot is held, or the K/V would pass the limit.
+        every one is held, or the K/V would pass the limit.
         """
         needed = len(ids) + num_ahead
         found = max(
-            (s for s in self._slots if not s.is_held and s.max_len >= needed),
-            key=lambda slot: self._usable(slot, ids),
+            (s for s in self._kept if not s.is_held and s.max_len >= needed),
+            key=lambda kept: self._usable(kept, ids),
             default=None,
         )
         usable = 0 if found is None else self._usable(found, ids)
@@ -66,8 +66,8 @@ class PrefixCache:
         is_own = found is not None and 2 * usable >= found.committed_len
         if found is None or not usable or not (is_own or self._is_full(needed)):
             found, usable = self._opened(ids, needed), 0
-        self._slots.remove(found)
-        self._slots.append(found)
+        self._kept.remove(found)
+        self._kept.append(found)
         if usable < len(found.ids):
             self.model.trim(found.kv, usable)
             del found.ids[usable:]
@@ -75,37 +75,37 @@ class PrefixCache:
         found.is_held = True
         return found
 
-    def release(self, slot: Slot) -> None:
-        """The call is over, or was given up: the slot may be taken by others.  Any thread."""
-        slot.is_held = False
+    def release(self, kept: KeptPrefix) -> None:
+        """The call is over, or was given up: the prefix may be taken by others.  Any thread."""
+        kept.is_held = False
 
-    def read(self, slot: Slot, ids: array[int]) -> bool:
+    def read(self, kept: KeptPrefix, ids: array[int]) -> bool:
         """Read one piece of ids[:-1]; True when nothing is left of it."""
-        done = len(slot.ids)
+        done = len(kept.ids)
         piece = ids[done : min(done + self.model.piece_len, len(ids) - 1)]
         if piece:
-            self.model.read(slot.kv, piece)
-            self._wrote(slot, piece)
-        return len(slot.ids) >= len(ids) - 1
+            self.model.read(kept.kv, piece)
+            self._wrote(kept, piece)
+        return len(kept.ids) >= len(ids) - 1
 
-    def next_id(self, slot: Slot, ids: Sequence[int]) -> int:
+    def next_id(self, kept: KeptPrefix, ids: Sequence[int]) -> int:
         """Append `ids` and say what follows them."""
-        found = self.model.next_id(slot.kv, ids)
-        self._wrote(slot, ids)
+        found = self.model.next_id(kept.kv, ids)
+        self._wrote(kept, ids)
         return found
 
-    def _wrote(self, slot: Slot, ids: Sequence[int]) -> None:
-        slot.ids.extend(ids)
+    def _wrote(self, kept: KeptPrefix, ids: Sequence[int]) -> None:
+        kept.ids.extend(ids)
         self.num_rows += len(ids)
         self.num_passes += 1
 
-    def _usable(self, slot: Slot, ids: array[int]) -> int:
-        """How many of ids[:-1] the slot holds and can be trimmed to; 0 where it cannot."""
-        length = min(num_alike(slot.ids, ids), len(ids) - 1)
-        return length if length >= slot.kv.forgettable_from else 0
+    def _usable(self, kept: KeptPrefix, ids: array[int]) -> int:
+        """How many of ids[:-1] the prefix holds and can be trimmed to; 0 where it cannot."""
+        length = min(num_alike(kept.ids, ids), len(ids) - 1)
+        return length if length >= kept.kv.forgettable_from else 0
 
     def _is_full(self, needed: int) -> bool:
-        return len(self._slots) >= self._limits.max_caches or not self._fits(needed)
+        return len(self._kept) >= self._limits.max_caches or not self._fits(needed)
 
     def _fits(self, needed: int) -> bool:
         wanted = self.model.kv_bytes(self._room(needed))
@@ -118,27 +118,27 @@ class PrefixCache:
             room *= 2
         return min(room, self.model.max_context_len)
 
-    def _opened(self, ids: array[int], needed: int) -> Slot:
-        outgrown = [s for s in self._slots if not s.is_held and self._is_outgrown(s, ids, needed)]
-        for slot in outgrown:
-            self._slots.remove(slot)
+    def _opened(self, ids: array[int], needed: int) -> KeptPrefix:
+        outgrown = [s for s in self._kept if not s.is_held and self._is_outgrown(s, ids, needed)]
+        for kept in outgrown:
+            self._kept.remove(kept)
         while self._is_full(needed):
-            oldest = next((slot for slot in self._slots if not slot.is_held), None)
+            oldest = next((kept for kept in self._kept if not kept.is_held), None)
             if oldest is None:
                 raise self._refused(needed)
-            self._slots.remove(oldest)
-        slot = Slot(self.model.open(self._room(needed)), self._room(needed), array("I"))
-        self._slots.append(slot)
-        return slot
+            self._kept.remove(oldest)
+        kept = KeptPrefix(self.model.open(self._room(needed)), self._room(needed), array("I"))
+        self._kept.append(kept)
+        return kept
 
-    def _is_outgrown(self, slot: Slot, ids: array[int], needed: int) -> bool:
-        """Whether the slot holds the start of this very text, and is too short for it."""
-        return slot.max_len < needed and num_alike(slot.ids, ids) >= slot.committed_len > 0
+    def _is_outgrown(self, kept: KeptPrefix, ids: array[int], needed: int) -> bool:
+        """Whether the prefix is the start of this very text, and is too short for it."""
+        return kept.max_len < needed and num_alike(kept.ids, ids) >= kept.committed_len > 0
 
     def _refused(self, needed: int) -> Refused:
         limits = self._limits
-        if len(self._slots) >= limits.max_caches:
-            why = f"{len(self._slots)} prefixes are drafted for, the limit is {limits.max_caches}"
+        if len(self._kept) >= limits.max_caches:
+            why = f"{len(self._kept)} prefixes are drafted for, the limit is {limits.max_caches}"
         else:
             wanted = self.model.kv_bytes(self._room(needed))
             why = (
@@ -158,4 +158,4 @@ def num_alike(a: array[int], b: array[int]) -> int:
     return first if differs[first] else n
 
 
-__all__ = ["PrefixCache", "Slot", "num_alike"]
+__all__ = ["KeptPrefix", "PrefixCache", "num_alike"]
