@@ -40,6 +40,7 @@ SEAMS = {
     "rpc/pump.py": {"socket"},  # only asks a stream whether it is one
     "console/generations.py": {"trio.to_thread"},  # a text's words, never its ids
     # Training is no part of a node, nor are commands.
+    "training/dlm_torch.py": {"time.monotonic"},
     "training/drafter_torch.py": {"time.monotonic"},
     "training/verifier_torch.py": {"time.monotonic"},
     "cli/client.py": {"os.urandom", "trio.open_tcp_stream"},

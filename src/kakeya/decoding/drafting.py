@@ -206,7 +206,8 @@ class Drafter:
             if not self.course.aux.layers:
                 self._tap(self.course.aux)
             self._holding.look(self._places)
-        return standing(self.peers, self._places, now_s)
+        is_insisted = bool(self.proposer) and self.num_drafts is not None
+        return standing(self.peers, self._places, now_s, is_insisted=is_insisted)
 
     def _tap(self, aux: AuxLog) -> None:
         """From the first drafter on that is seen, keep what the drafters of that moment take."""
@@ -285,7 +286,7 @@ class Drafter:
 
     def _room(self, source: BlockSource | LocalNgram) -> int:
         """Drafts a block of `source` can have here."""
-        fit = source.place.dflash
+        fit = source.place.dflash or source.place.prefix
         if fit is None:
             return self.limits.max_num_drafts
         left = fit.max_context_len - len(self.committed_ids)
