@@ -22,7 +22,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
-GOSSIP = ("tests/sim/test_gossip_cases.py", "tests/sim/test_seeds.py", "-k", "not whole_nodes")
+GOSSIP = (
+    "tests/sim/test_gossip_cases.py",
+    "tests/sim/test_seeds.py",
+    "-k",
+    "not whole_nodes and not hundreds",
+)
 NODES = ("tests/sim/test_node_cases.py", "tests/sim/test_nodes.py")
 SESSIONS = ("tests/sim/test_session_cases.py",)
 STORM = ("tests/sim/test_seeds.py", "-k", "whole_nodes")

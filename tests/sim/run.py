@@ -113,6 +113,9 @@ async def run_nodes(plan: Plan, running: Running) -> None:
             await storm(play, oracle, running)
             await mend(play, oracle)
         demand_ended_well(play)
+        running.coverage["text given up"] += sum(
+            each.status == "CANCELLED" for each in play.generations
+        )
         await calm(play, oracle)
         await last_texts(play)
         await stop_all(play)
