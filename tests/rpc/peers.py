@@ -20,6 +20,13 @@ from kakeya.wire.pb.kakeya.node.v1 import node_grpc, node_pb2
 LIMITS = RpcLimits()
 
 
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:  # a storm flips bits in what it sends
+        raise Refused("INVALID_ARGUMENT", f"{text!r} is no number of seconds") from None
+
+
 @dataclass
 class Node(node_grpc.NodeServiceServicer):
     """Echoes, waits, refuses or fails by what `model_id` and `text` say; counts what happened."""
@@ -43,7 +50,7 @@ class Node(node_grpc.NodeServiceServicer):
     async def _answer(self, message):
         verb, _, rest = message.model_id.partition(" ")
         if verb == "wait":
-            await trio.sleep(float(rest))
+            await trio.sleep(_seconds(rest))
         elif verb == "refuse":
             status, _, why = rest.partition(" ")
             raise Refused(status, why)

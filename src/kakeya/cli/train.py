@@ -12,10 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from kakeya.embedded.models import TINY_FOLDER
-from kakeya.training import drafter_torch, evaluate_torch, ftheta_torch, verifier_torch
+from kakeya.training import (
+    dlm_torch,
+    drafter_torch,
+    evaluate_dlm_torch,
+    evaluate_torch,
+    ftheta_torch,
+    verifier_torch,
+)
 
 train_app = App(
-    name="train", help="Train the tiny verifier, its drafter and its f_θ; resumes what was begun."
+    name="train", help="Train the tiny verifier and its proposers; resumes what was begun."
 )
 
 VERIFIER, DRAFTER = TINY_FOLDER / "verifier", TINY_FOLDER / "drafter"
@@ -46,6 +53,17 @@ def drafter(
         drafter_torch.train_drafter(
             out, verifier, num_tokens=tokens, num_continued=continued, seed=seed, report=report
         )
+    return 0
+
+
+@train_app.command
+def dlm(out: Path, *, verifier: From = VERIFIER, tokens: Tokens = 2_000_000, seed: Seed = 1) -> int:
+    """Train the masked-diffusion proposer from the verifier's weights, write it to OUT, and judge
+    it on held-out text."""
+    with _bar("dLM") as report:
+        dlm_torch.train_dlm(out, verifier, num_tokens=tokens, seed=seed, report=report)
+    figures = evaluate_dlm_torch.evaluate_dlm(verifier, out, num_prompts=12, seed=seed)
+    dlm_torch.add_to_card(out, {"held_out": figures})
     return 0
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class DecodingLimits:
     max_num_drafts: int = 16
+    # Denoising steps asked of a proposer that iterates; 0: as many as suit it.
+    num_steps: int = 0
     # A stop string longer than this would hold back more text than anyone wants to wait for.
     max_stop_len: int = 1024
     max_stops: int = 16

@@ -49,6 +49,8 @@ Kind = tuple[Place, int | None]
 Option = tuple[BlockSource | LocalNgram, Kind, Choice]
 # A copy of what followed so many tokens beats a drafter's guess (measured on chat and edits).
 MIN_COPY_MATCH_LEN = 2
+# However busy the device is with others, a draft is waited for at most so many times longer.
+MIN_IDLE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,8 @@ class Drafter:
             if not self.course.aux.layers:
                 self._tap(self.course.aux)
             self._holding.look(self._places)
-        return standing(self.peers, self._places, now_s)
+        is_insisted = bool(self.proposer) and self.num_drafts is not None
+        return standing(self.peers, self._places, now_s, is_insisted=is_insisted)
 
     def _tap(self, aux: AuxLog) -> None:
         """From the first drafter on that is seen, keep what the drafters of that moment take."""
@@ -283,7 +286,7 @@ class Drafter:
 
     def _room(self, source: BlockSource | LocalNgram) -> int:
         """Drafts a block of `source` can have here."""
-        fit = source.place.dflash
+        fit = source.place.dflash or source.place.prefix
         if fit is None:
             return self.limits.max_num_drafts
         left = fit.max_context_len - len(self.committed_ids)
@@ -355,7 +358,9 @@ class Drafter:
         return Drafted(wait_s=max(now_s - asked_at_s, 1e-9))
 
     def _max_wait_s(self) -> float:
-        wait_s = self.limits.draft_wait_steps * (self.pace.one_s or 0.0)
+        # Where the device works for others meanwhile, waiting costs that much less.
+        idle = max(1.0 - self.pace.company, MIN_IDLE)
+        wait_s = self.limits.draft_wait_steps * (self.pace.one_s or 0.0) / idle
         return min(max(wait_s, self.limits.min_draft_wait_s), self.limits.max_draft_wait_s)
 
     def _fell_back(self, place: Place, failure: DraftFailedError) -> None:

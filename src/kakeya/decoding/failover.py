@@ -126,9 +126,13 @@ class Peers:
 def allowed(places: Sequence[Place], *, draft_on: str, self_node_id: str) -> tuple[Place, ...]:
     """The places that `draft_on` (auto, local, remote or a node_id) permits, in order.
 
-    This node's own n-gram needs no place; its own DFlash drafter is one.
+    This node's own n-gram needs no place; its own models are such.
     """
-    own = tuple(p for p in places if p.node_id == self_node_id and p.dflash is not None)
+    own = tuple(
+        place
+        for place in places
+        if place.node_id == self_node_id and (place.dflash is not None or place.prefix is not None)
+    )
     others = [place for place in places if place.node_id != self_node_id]
     if draft_on == "local":
         return own
@@ -139,12 +143,23 @@ def allowed(places: Sequence[Place], *, draft_on: str, self_node_id: str) -> tup
     return tuple(place for place in others if place.node_id == draft_on)
 
 
-def standing(peers: Peers, places: Sequence[Place], now_s: float) -> Standing:
-    """Whom to ask now and whom to probe."""
+def standing(
+    peers: Peers, places: Sequence[Place], now_s: float, *, is_insisted: bool = False
+) -> Standing:
+    """Whom to ask now and whom to probe.
+
+    is_insisted: models that draft by prefix are asked without a probe, once their back-off is over.
+    """
     circuits = peers.circuits
     places = [place for place in places if place.dflash is None]
-    usable = [place for place in places if circuits.of(place).is_closed]
     due = [place for place in places if circuits.of(place).is_due(now_s, circuits.limits)]
+    usable = [
+        place
+        for place in places
+        if circuits.of(place).is_closed
+        or (is_insisted and place.prefix is not None and place in due)
+    ]
+    due = [place for place in due if place not in usable or circuits.of(place).is_closed]
     return Standing(
         usable=tuple(peers.open_source(place) for place in usable),
         due=tuple(peers.open_source(place) for place in due[: circuits.limits.max_probes]),

@@ -35,7 +35,8 @@ def resolve_drafter(name: str, *, own_verifier: str) -> DrafterChoice:
     demand(
         bool(path) and folder.is_dir(),
         "NOT_FOUND",
-        f"no proposer {name!r}: neither a folder nor one of the known names (ngram, {TINY})",
+        f"no proposer {name!r}: neither a folder nor one of the known names "
+        f"(ngram, {TINY}, tiny-verifier, tiny-dlm, smollm2)",
     )
     chosen = verifier or ("" if own_verifier == "none" else own_verifier)
     demand(
