@@ -87,6 +87,12 @@ def train_chat_drafter(
     tokenizer = load_tokenizer(verifier_folder)
     demand(tokenizer.template is not None, "FAILED_PRECONDITION", "the model has no chat template")
     verifier = load_batch_verifier(verifier_folder, dtype="bfloat16")
+    demand(
+        tokenizer.vocab_size <= verifier.config.vocab_size,
+        "FAILED_PRECONDITION",
+        f"the tokenizer has {tokenizer.vocab_size} ids, "
+        f"the model's vocab_size is {verifier.config.vocab_size}",
+    )
     shards = written_answers(
         folder,
         verifier,
@@ -98,7 +104,7 @@ def train_chat_drafter(
     )
     raw = drafter_json(verifier, tokenizer, recipe)
     head_ids = frequent_ids(shards, int(str(raw["draft_vocab_size"])), verifier.config.vocab_size)
-    config = replace(read_dflash_config(raw), draft_vocab_size=None)
+    config = replace(read_dflash_config(raw), draft_vocab_size=None, cuts_verifier_head=False)
     reads = _read_all(verifier, config, shards, recipe.max_aux_bytes)
     ends = VerifierEnds(verifier.ends.embedding, verifier.ends.head[head_ids])
     row_of = torch.full((verifier.config.vocab_size,), -1).scatter_(
@@ -144,6 +150,7 @@ def drafter_json(
         "model_type": "qwen3",
         "vocab_size": c.vocab_size,
         "draft_vocab_size": head_rows,
+        "draft_head": "verifier",
         "hidden_size": c.hidden_size,
         "intermediate_size": c.intermediate_size,
         "num_hidden_layers": recipe.num_layers,

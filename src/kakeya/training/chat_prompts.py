@@ -25,35 +25,40 @@ HELD_OUT_TOPICS = 40
 MAX_PIECE_CHARS, MIN_PIECE_CHARS = 700, 60
 
 TOPICS = """photosynthesis; the water cycle; gravity; black holes; volcanoes; earthquakes; the moon;
-the solar system; evolution; vaccines; antibiotics; the immune system; the heart; the brain; sleep;
-dreams; memory; stress; exercise; yoga; meditation; running a marathon; swimming; cycling; chess;
-football; basketball; tennis; the Olympic Games; ancient Rome; ancient Egypt; the Middle Ages; the
-French Revolution; the Industrial Revolution; the Renaissance; World War II; the Cold War; democracy;
-capitalism; inflation; the stock market; saving money; budgeting; taxes; insurance; starting a small
-business; marketing; customer service; leadership; teamwork; time management; procrastination; public
-speaking; job interviews; writing a resume; learning a language; reading books; poetry; Shakespeare;
-science fiction; classical music; jazz; the piano; the guitar; painting; photography; film making;
-architecture; bridges; skyscrapers; trains; airplanes; electric cars; bicycles; ships; the Internet;
-computers; programming; Python; databases; algorithms; sorting; recursion; machine learning; neural
-networks; artificial intelligence; robots; smartphones; social media; online privacy; passwords;
-encryption; climate change; renewable energy; solar panels; wind turbines; nuclear power; recycling;
-plastic waste; deforestation; rain forests; deserts; oceans; coral reefs; whales; dolphins; sharks;
-penguins; elephants; lions; dogs; cats; horses; birds; bees; butterflies; spiders; dinosaurs; trees;
-roses; gardening; growing tomatoes; composting; cooking pasta; baking bread; making coffee; tea;
-chocolate; cheese; pizza; sushi; vegetarian food; healthy breakfasts; vitamins; sugar; salt; water;
-air; light; sound; magnetism; electricity; atoms; the periodic table; chemical reactions; acids;
-prime numbers; fractions; geometry; the Pythagorean theorem; probability; statistics; calculus;
-negative numbers; the number pi; maps; mountains; rivers; islands; Paris; London; Tokyo; New York;
-Africa; South America; Antarctica; Japan; India; China; Brazil; Canada; Australia; travelling alone;
-camping; hiking; packing a suitcase; moving to a new city; making friends; friendship; happiness;
-courage; kindness; honesty; patience; forgiveness; anger; fear; grief; growing old; raising children;
-teaching; homework; universities; libraries; museums; hospitals; nurses; farmers; pilots; astronauts;
-detectives; pirates; dragons; a lonely lighthouse; a lost key; a talking cat; a rainy day; the first
-snow; a secret door; a long journey; an old clock; the last train; a small village; a birthday party;
-holidays; weddings; superstitions; mythology; philosophy; ethics; free will; time; space travel;
-Mars; telescopes; satellites; the weather; clouds; rainbows; thunderstorms; snow; the seasons;
-calendars; clocks; money; trade; law; human rights; voting; newspapers; advertising; fashion; shoes;
-houses; furniture; tools; paper; glass; steel; gold; diamonds; soap; mirrors; candles; fire"""
+the solar system; evolution; vaccines; antibiotics; the immune system; the heart; the
+brain; sleep; dreams; memory; stress; exercise; yoga; meditation; running a marathon;
+swimming; cycling; chess; football; basketball; tennis; the Olympic Games; ancient Rome;
+ancient Egypt; the Middle Ages; the French Revolution; the Industrial Revolution; the
+Renaissance; World War II; the Cold War; democracy; capitalism; inflation; the stock
+market; saving money; budgeting; taxes; insurance; starting a small business; marketing;
+customer service; leadership; teamwork; time management; procrastination; public
+speaking; job interviews; writing a resume; learning a language; reading books; poetry;
+Shakespeare; science fiction; classical music; jazz; the piano; the guitar; painting;
+photography; film making; architecture; bridges; skyscrapers; trains; airplanes;
+electric cars; bicycles; ships; the Internet; computers; programming; Python; databases;
+algorithms; sorting; recursion; machine learning; neural networks; artificial
+intelligence; robots; smartphones; social media; online privacy; passwords; encryption;
+climate change; renewable energy; solar panels; wind turbines; nuclear power; recycling;
+plastic waste; deforestation; rain forests; deserts; oceans; coral reefs; whales;
+dolphins; sharks; penguins; elephants; lions; dogs; cats; horses; birds; bees;
+butterflies; spiders; dinosaurs; trees; roses; gardening; growing tomatoes; composting;
+cooking pasta; baking bread; making coffee; tea; chocolate; cheese; pizza; sushi;
+vegetarian food; healthy breakfasts; vitamins; sugar; salt; water; air; light; sound;
+magnetism; electricity; atoms; the periodic table; chemical reactions; acids; prime
+numbers; fractions; geometry; the Pythagorean theorem; probability; statistics;
+calculus; negative numbers; the number pi; maps; mountains; rivers; islands; Paris;
+London; Tokyo; New York; Africa; South America; Antarctica; Japan; India; China; Brazil;
+Canada; Australia; travelling alone; camping; hiking; packing a suitcase; moving to a
+new city; making friends; friendship; happiness; courage; kindness; honesty; patience;
+forgiveness; anger; fear; grief; growing old; raising children; teaching; homework;
+universities; libraries; museums; hospitals; nurses; farmers; pilots; astronauts;
+detectives; pirates; dragons; a lonely lighthouse; a lost key; a talking cat; a rainy
+day; the first snow; a secret door; a long journey; an old clock; the last train; a
+small village; a birthday party; holidays; weddings; superstitions; mythology;
+philosophy; ethics; free will; time; space travel; Mars; telescopes; satellites; the
+weather; clouds; rainbows; thunderstorms; snow; the seasons; calendars; clocks; money;
+trade; law; human rights; voting; newspapers; advertising; fashion; shoes; houses;
+furniture; tools; paper; glass; steel; gold; diamonds; soap; mirrors; candles; fire"""
 
 ASK = (
     "What is {a}?",
