@@ -88,6 +88,8 @@ class Drafter:
     _places: tuple[Place, ...] = ()
     _places_at_s: float = float("-inf")
     _warned: set[str] = field(default_factory=set)
+    # By place: how long the probes took that were cut off too soon to be held against it (s).
+    _cut_off_s: dict[Place, float] = field(default_factory=dict)
 
     def follow(self, course: Course) -> None:
         """Draft in sessions as well, seeded from `course`; where somebody keeps them."""
@@ -240,9 +242,18 @@ class Drafter:
             settled = True
             circuits.put(place, circuits.of(place).failed(self.now(), self.limits))
         finally:
-            # Nobody answers within no time: too short a job is not held against the peer.
-            if not settled and self.now() - asked_at_s >= self.limits.min_draft_wait_s:
-                circuits.put(place, circuits.of(place).unanswered(self.now(), self.limits))
+            if not settled:
+                self._cut_off(place, self.now() - asked_at_s)
+
+    def _cut_off(self, place: Place, elapsed_s: float) -> None:
+        """A probe got no answer within the work beside it, which took `elapsed_s`."""
+        assert self.peers is not None
+        circuits, waited_s = self.peers.circuits, self._cut_off_s.get(place, 0.0) + elapsed_s
+        # Nobody answers within no time: short jobs are held against the peer together only.
+        counts = elapsed_s >= self.limits.min_draft_wait_s or waited_s >= self.limits.cut_off_s
+        self._cut_off_s[place] = 0.0 if counts else waited_s
+        if counts:
+            circuits.put(place, circuits.of(place).unanswered(self.now(), self.limits))
 
     def _options(self, usable: Sequence[BlockSource], max_num_drafts: int) -> list[Option]:
         """Every source in order of preference, with what it promises.

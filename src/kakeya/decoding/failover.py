@@ -26,7 +26,7 @@ DRAFT_ON = ("auto", "local", "remote")
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """closed: is asked and waited for.  Else it is probed, not before `probe_at_s`.
+    """closed: is asked and waited for.  Probed not before `probe_at_s`.
 
     trips_s: the latest round trips (s), the last of them at `answered_at_s`.  failures counts in
     a row.
@@ -49,7 +49,7 @@ class Circuit:
         """Whether to probe now: half-open, or closed and its round trip is not well known."""
         if self.is_closed:
             is_old = now_s - self.answered_at_s >= limits.refresh_trip_s
-            return is_old or len(self.trips_s) < MIN_TRIPS
+            return now_s >= self.probe_at_s and (is_old or len(self.trips_s) < MIN_TRIPS)
         return now_s >= self.probe_at_s
 
     def answered(self, now_s: float, trip_s: float) -> Circuit:
@@ -81,7 +81,8 @@ class Circuit:
     def unanswered(self, now_s: float, limits: DecodingLimits) -> Circuit:
         """A probe got no answer within the work beside it; the first few are repeated at once."""
         if self.is_closed:
-            return self  # only its round trip was asked for; a draft that fails will tell
+            # Only its round trip was asked for, which can wait; a draft that fails will tell.
+            return replace(self, probe_at_s=now_s + limits.refresh_trip_s)
         if self.late + 1 < limits.max_free_probes:
             return replace(self, late=self.late + 1)
         return self.failed(now_s, limits)
