@@ -40,6 +40,7 @@ SEAMS = {
     "rpc/pump.py": {"socket"},  # only asks a stream whether it is one
     "console/generations.py": {"trio.to_thread"},  # a text's words, never its ids
     # Training is no part of a node, nor are commands.
+    "training/chat_drafter_torch.py": {"time.monotonic"},
     "training/dlm_torch.py": {"time.monotonic"},
     "training/drafter_torch.py": {"time.monotonic"},
     "training/verifier_torch.py": {"time.monotonic"},
