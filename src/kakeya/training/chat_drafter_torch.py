@@ -246,7 +246,7 @@ def read_answers(verifier: BatchVerifier, config: DflashConfig, answers: Answers
     """One pass of the verifier over whole conversations."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     longest = int(answers.lens.max())
-    for ids in answers.ids[:, :longest].split(READ_ROWS):
+    for ids in torch.split(answers.ids[:, :longest], READ_ROWS):
         kv = open_kv(verifier, len(ids), longest)
         start = torch.zeros(len(ids), dtype=torch.int64)
         hidden, taps = forward(verifier, kv, ids, start, config.aux_layers)
@@ -273,7 +273,7 @@ def chat_rounds(
     ):
         anchors = torch.arange(int(start), int(end))[None]
         drafts = []
-        for part in anchors.split(64, 1):
+        for part in torch.split(anchors, 64, 1):
             blocks = Blocks(part, ids[part], config.block_len)
             drafts.append(block_logits(config, weights, aux[None].float(), blocks).argmax(-1)[0])
         found.append(torch.cat(drafts).tolist())

@@ -169,17 +169,17 @@ def make_prompt(material: Material, *, seed: int, number: int) -> str:
     forms = {"ask": ASK, "write": WRITE, "code": CODE, "edit": EDIT}[kind]
     form = forms[rng.integers(len(forms))]
     a, b = (material.topics[i] for i in rng.choice(len(material.topics), 2, replace=False))
-    function = material.functions[rng.integers(len(material.functions))]
+    function = material.functions[int(rng.integers(len(material.functions)))]
     while "{task}" in form and not function.task:
-        function = material.functions[rng.integers(len(material.functions))]
+        function = material.functions[int(rng.integers(len(material.functions)))]
     return form.format(
         a=a,
         b=b,
         name=function.name,
         code=function.code,
         task=function.task,
-        text=material.paragraphs[rng.integers(len(material.paragraphs))],
-        other=material.functions[rng.integers(len(material.functions))].name,
+        text=material.paragraphs[int(rng.integers(len(material.paragraphs)))],
+        other=material.functions[int(rng.integers(len(material.functions)))].name,
     )
 
 
