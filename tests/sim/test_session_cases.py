@@ -307,7 +307,7 @@ async def test_a_session_outlives_a_draft_that_came_too_late(autojump_clock):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(generate, world.channels, world.address("attic"), generation)
             await drafted_elsewhere(generation)
-            device.slowness = 100.0
+            device.slowness = 300.0
             await trio.sleep(0.2)
             device.slowness = 1.0
             generation.drafted_on.clear()

@@ -57,7 +57,7 @@ def run_layer(
     """Decoder layer `index` over x: [T, hidden_size]; writes its K and V first."""
     shape = config.layers[index]
     here = shared.types[shape.layer_type]
-    heads = _heads(config, weights, x, index, here)
+    heads = layer_heads(config, weights, x, index, here)
     if shape.kv_source == index:
         write(kv.slabs[index], heads[:, config.num_heads :].swapaxes(0, 1), here.placement)
     if kv_only:
@@ -114,7 +114,7 @@ def rms_norm(x: mx.array, norm: Norm) -> mx.array:
     return (mx.fast.rms_norm(wide, None, norm.eps) * norm.weight).astype(x.dtype)
 
 
-def _heads(
+def layer_heads(
     config: ModelConfig, weights: LayerWeights, x: mx.array, index: int, here: TypePass
 ) -> mx.array:
     """[T, heads, head_dim], normed and rotated: q's, then K's and V's where it has its own."""
