@@ -171,6 +171,17 @@ def logits_by_steps(verifier: TorchVerifier, kv: Kv, ids: list[int]) -> NDArray[
     return np.concatenate([row for row in rows if row is not None])
 
 
+def equal_as_measured(
+    verifier: TorchVerifier, rows: NDArray[np.float32], steps: NDArray[np.float32]
+) -> bool:
+    """Equal to the bit where that was measured at load, else well within the guard's bound."""
+    if verifier.margin_bound == 0.0:
+        return np.array_equal(rows, steps)
+    return rows.shape == steps.shape and bool(
+        np.abs(rows - steps).max() <= verifier.margin_bound / 2
+    )
+
+
 def reference_logits(
     model: PreTrainedModel, ids: list[int], hidden: dict[str, NDArray[np.bool_]] | None = None
 ) -> NDArray[np.float32]:
