@@ -86,13 +86,12 @@ def answer_all(
     prompts: list[list[int]],
     *,
     seed: int,
-    is_greedy: bool = False,
 ) -> Answers:
     """One answer to each prompt, up to an end of text or MAX_ANSWER_LEN ids."""
     rng = torch.Generator().manual_seed(seed)
     B = len(prompts)
     heat = LOW + (HIGH - LOW) * torch.rand(B, generator=rng)
-    heat[: B if is_greedy else round(B * GREEDY_SHARE)] = 0
+    heat[: round(B * GREEDY_SHARE)] = 0
     prompt_lens = torch.tensor([len(each) for each in prompts])
     longest = int(prompt_lens.max())
     ids = torch.zeros(B, longest + MAX_ANSWER_LEN, dtype=torch.int64)

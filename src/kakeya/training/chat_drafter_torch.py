@@ -261,23 +261,4 @@ def read_answers(verifier: BatchVerifier, config: DflashConfig, answers: Answers
     return Read(answers, aux.clone(), top_ids.clone(), top_values.clone())
 
 
-@torch.no_grad()
-def chat_rounds(
-    config: DflashConfig, params: Mapping[str, Tensor], ends: VerifierEnds, read: Read
-) -> list[list[list[int]]]:
-    """By conversation and answered position: the drafts behind it, as rows of the head."""
-    weights = trained(config, params, ends)
-    found = []
-    for ids, aux, start, end in zip(
-        read.answers.ids, read.aux, read.answers.prompt_lens, read.answers.lens, strict=True
-    ):
-        anchors = torch.arange(int(start), int(end))[None]
-        drafts = []
-        for part in torch.split(anchors, 64, 1):
-            blocks = Blocks(part, ids[part], config.block_len)
-            drafts.append(block_logits(config, weights, aux[None].float(), blocks).argmax(-1)[0])
-        found.append(torch.cat(drafts).tolist())
-    return found
-
-
-__all__ = ["Recipe", "aux_layers", "chat_loss", "chat_rounds", "mask_id", "train_chat_drafter"]
+__all__ = ["Recipe", "aux_layers", "chat_loss", "mask_id", "train_chat_drafter"]

@@ -167,6 +167,29 @@ def mlp(params: Params, at: str, x: Tensor) -> Tensor:
     return (gate * (x @ params[f"{at}.up_proj.weight"].T)) @ params[f"{at}.down_proj.weight"].T
 
 
+def layer_output(
+    params: Params,
+    at: str,
+    x: Tensor,
+    shape: DecoderShape,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """What the layer `at` makes of x [B, T, hidden_size]; mask [T, T] is True where a row looks.
+
+    cos, sin: [T, head_dim], the rotations of the rows' positions.
+    """
+    normed = rms_norm(x, params[f"{at}.input_layernorm.weight"], shape.eps)
+    q, k, v, _ = qkv(params, f"{at}.self_attn", normed, shape)
+    mixed = F.scaled_dot_product_attention(
+        rotate(q, cos, sin), rotate(k, cos, sin), v, attn_mask=mask, enable_gqa=True
+    )
+    x = x + mixed.transpose(1, 2).flatten(2) @ params[f"{at}.self_attn.o_proj.weight"].T
+    normed = rms_norm(x, params[f"{at}.post_attention_layernorm.weight"], shape.eps)
+    return x + mlp(params, f"{at}.mlp", normed)
+
+
 def hidden_states(params: Params, ids: Tensor, shape: DecoderShape) -> list[Tensor]:
     """Every layer's output over ids [B, T], and last the normed one: num_layers + 1 tensors."""
     T = ids.shape[1]
@@ -175,19 +198,7 @@ def hidden_states(params: Params, ids: Tensor, shape: DecoderShape) -> list[Tens
     x = params["model.embed_tokens.weight"][ids]
     outputs = []
     for i, layer_type in enumerate(shape.layer_types):
-        at = f"model.layers.{i}"
-        normed = rms_norm(x, params[f"{at}.input_layernorm.weight"], shape.eps)
-        q, k, v, _ = qkv(params, f"{at}.self_attn", normed, shape)
-        mixed = F.scaled_dot_product_attention(
-            rotate(q, cos, sin),
-            rotate(k, cos, sin),
-            v,
-            attn_mask=masks[layer_type],
-            enable_gqa=True,
-        )
-        x = x + mixed.transpose(1, 2).flatten(2) @ params[f"{at}.self_attn.o_proj.weight"].T
-        normed = rms_norm(x, params[f"{at}.post_attention_layernorm.weight"], shape.eps)
-        x = x + mlp(params, f"{at}.mlp", normed)
+        x = layer_output(params, f"model.layers.{i}", x, shape, cos, sin, masks[layer_type])
         outputs.append(x)
     outputs.append(rms_norm(x, params["model.norm.weight"], shape.eps))
     return outputs

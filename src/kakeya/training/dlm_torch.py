@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from kakeya.drafting.unmasking import num_revealed
 from kakeya.training.corpus import digest, read_sources, standard_library
@@ -27,11 +26,9 @@ from kakeya.training.decoder_torch import (
     Params,
     causal_masks,
     config_json,
+    layer_output,
     matrices,
-    mlp,
-    qkv,
     rms_norm,
-    rotate,
     rotations,
 )
 from kakeya.training.drafter_torch import TinyVerifier, corpus_ids, load_tiny, rows_of
@@ -167,19 +164,7 @@ def block_logits(
     masks = _masks(T, blocks.anchors, shape.sliding_window)
     x = params["model.embed_tokens.weight"][torch.cat((ids, blocks.ids.flatten(1)), 1)]
     for i, layer_type in enumerate(shape.layer_types):
-        at = f"model.layers.{i}"
-        normed = rms_norm(x, params[f"{at}.input_layernorm.weight"], shape.eps)
-        q, k, v, _ = qkv(params, f"{at}.self_attn", normed, shape)
-        mixed = F.scaled_dot_product_attention(
-            rotate(q, cos, sin),
-            rotate(k, cos, sin),
-            v,
-            attn_mask=masks[layer_type],
-            enable_gqa=True,
-        )
-        x = x + mixed.transpose(1, 2).flatten(2) @ params[f"{at}.self_attn.o_proj.weight"].T
-        normed = rms_norm(x, params[f"{at}.post_attention_layernorm.weight"], shape.eps)
-        x = x + mlp(params, f"{at}.mlp", normed)
+        x = layer_output(params, f"model.layers.{i}", x, shape, cos, sin, masks[layer_type])
     # The shift: the row before a masked one says what stands there.
     rows = x[:, T:].view(B, -1, BLOCK_LEN, shape.hidden_size)[:, :, :-1][is_wanted]
     return rms_norm(rows, params["model.norm.weight"], shape.eps) @ (
