@@ -86,11 +86,7 @@ class Catalog:
     def fit(self, address: str, model_id: str, verifier: VerifierFacts) -> DflashFit | None:
         """How to drive the drafter; None while it is not known or where it does not fit."""
         card = self.card(address, model_id)
-        if card is None:
-            return None
-        why = misfit(card, verifier)
-        if why:
-            self._warn_once(f"{address} {model_id}", model_id=model_id, address=address, why=why)
+        if card is None or self._passed_over(address, model_id, misfit(card, verifier)):
             return None
         return fit_of(card)
 
@@ -99,13 +95,15 @@ class Catalog:
         answer = self._answer(address)
         cards = () if answer is None else answer.proposers
         card = next((each for each in cards if each.model_id == model_id), None)
-        if card is None:
-            return None
-        why = prefix_misfit(card, verifier)
-        if why:
-            self._warn_once(f"{address} {model_id}", model_id=model_id, address=address, why=why)
+        if card is None or self._passed_over(address, model_id, prefix_misfit(card, verifier)):
             return None
         return prefix_fit_of(card)
+
+    def _passed_over(self, address: str, model_id: str, why: str) -> bool:
+        """Whether there is a reason `why` it does not fit, which is said once."""
+        if why:
+            self._warn_once(f"{address} {model_id}", model_id=model_id, address=address, why=why)
+        return bool(why)
 
     def _ask_soon(self, address: str) -> None:
         if self._home.nursery is None or address in self._asking:
@@ -163,10 +161,7 @@ def misfit(card: DrafterCard, verifier: VerifierFacts) -> str:
             return f"it was made for a {name} of {theirs}, the verifier has {ours}"
     if max(card.aux_layers) >= geometry.num_layers:
         return f"it takes layer {max(card.aux_layers)}, the verifier has {geometry.num_layers}"
-    ours_sha, theirs_sha = verifier.tokenizer_sha256, card.tokenizer_sha256
-    if ours_sha and theirs_sha and ours_sha != theirs_sha:
-        return f"its tokenizer ({theirs_sha[:12]}) is not the verifier's ({ours_sha[:12]})"
-    return ""
+    return _other_tokenizer(card.tokenizer_sha256, verifier.tokenizer_sha256)
 
 
 def prefix_misfit(card: ProposerCard, verifier: VerifierFacts) -> str:
@@ -177,14 +172,17 @@ def prefix_misfit(card: ProposerCard, verifier: VerifierFacts) -> str:
     """
     ours, theirs = verifier.tokenizer_sha256, card.tokenizer_sha256
     if ours and theirs:
-        return (
-            ""
-            if ours == theirs
-            else f"its tokenizer ({theirs[:12]}) is not the verifier's ({ours[:12]})"
-        )
+        return _other_tokenizer(theirs, ours)
     vocab_size = verifier.geometry.vocab_size
     if card.vocab_size != vocab_size:
         return f"its vocabulary has {card.vocab_size} ids, the verifier's {vocab_size}"
+    return ""
+
+
+def _other_tokenizer(theirs: str, ours: str) -> str:
+    """That two tokenizers, both known, are not one; "" otherwise."""
+    if theirs and ours and theirs != ours:
+        return f"its tokenizer ({theirs[:12]}) is not the verifier's ({ours[:12]})"
     return ""
 
 
