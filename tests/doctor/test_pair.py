@@ -7,7 +7,7 @@ import pytest
 from kakeya.config.settings import Settings
 from kakeya.doctor.finding import is_well
 from kakeya.doctor.models import model_findings
-from kakeya.doctor.pair import DrafterSide, VerifierSide, pair_findings
+from kakeya.doctor.pair import DrafterSide, VerifierSide, pair_findings, prefix_findings
 from tests.drafting.dflash_checkpoints import write_drafter
 
 VERIFIER = VerifierSide(
@@ -70,3 +70,27 @@ def test_the_models_that_ship_fit_and_others_are_named(tmp_path):
         found = list(model_findings(settings))
         assert not is_well(found)
         assert any(each.check == check and each.state == "failed" and each.do for each in found)
+
+
+@pytest.mark.spec("N-13", "D-32")
+@pytest.mark.parametrize("name", ["tiny-verifier", "tiny-dlm"])
+def test_a_model_that_drafts_by_prefix_is_looked_at_as_one(name):
+    found = list(model_findings(Settings(verifier="tiny", proposer=(name,))))
+    assert {each.state for each in found} == {"ok"}
+    assert f"pair {name}, tokenizer" in {each.check for each in found}
+
+
+@pytest.mark.spec("N-13", "D-32")
+@pytest.mark.parametrize(
+    ("changes", "check", "state"),
+    [
+        ({"tokenizer_sha256": "b" * 64}, "tokenizer", "failed"),
+        ({"vocab_size": 120}, "vocabulary", None),  # a family may pad differently
+        ({"tokenizer_sha256": "", "vocab_size": 120}, "vocabulary", "failed"),
+        ({"max_context_len": 256}, "context", "warning"),
+        ({"hidden_size": 16, "num_layers": 2}, "context", "ok"),
+    ],
+)
+def test_what_a_model_that_drafts_by_prefix_must_share(changes, check, state):
+    found = prefix_findings("m", replace(VERIFIER, **changes), VERIFIER)
+    assert {each.check: each.state for each in found}.get(f"pair m, {check}") == state

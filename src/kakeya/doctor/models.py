@@ -14,11 +14,12 @@ from kakeya.config.settings import Settings
 from kakeya.decoding import decode, engine_of
 from kakeya.doctor.exact import exactness_findings, same_ids_finding
 from kakeya.doctor.finding import Finding, failed, ok, skipped
-from kakeya.doctor.pair import DrafterSide, VerifierSide, pair_findings
+from kakeya.doctor.pair import DrafterSide, VerifierSide, pair_findings, prefix_findings
 from kakeya.drafting.dflash_checkpoint import read_dflash_checkpoint
 from kakeya.drafting.ngram import NGRAM
 from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import resolve_model
+from kakeya.embedded.proposers import resolve_by_prefix
 from kakeya.errors import Refused
 from kakeya.node.served import tokenizer_sha256
 from kakeya.verifying.checkpoint import read_checkpoint
@@ -84,6 +85,10 @@ def _drafter_findings(
     name: str, side: VerifierSide | None, settings: Settings
 ) -> Iterator[Finding]:
     try:
+        if (by_prefix := resolve_by_prefix(name)) is not None:
+            model = verifier_side(_folder(by_prefix.model), settings)
+            yield from prefix_findings(by_prefix.model_id, model, side or model)
+            return
         choice = resolve_drafter(name, own_verifier=settings.verifier)
         made_for = _folder(choice.verifier)
         drafter = drafter_side(choice.folder, made_for, settings)

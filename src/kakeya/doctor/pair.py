@@ -52,6 +52,16 @@ def pair_findings(name: str, drafter: DrafterSide, verifier: VerifierSide) -> li
     ]
 
 
+def prefix_findings(name: str, model: VerifierSide, verifier: VerifierSide) -> list[Finding]:
+    """The same for a model that drafts by prefix: one tokenizer is enough.  Spec: D-32."""
+    told = _tokenizer(f"pair {name}, tokenizer", model.tokenizer_sha256, verifier.tokenizer_sha256)
+    findings = [told]
+    if told.state == "skipped":
+        findings.append(_equal(f"pair {name}, vocabulary", model.vocab_size, verifier.vocab_size))
+    context = _context(f"pair {name}, context", model.max_context_len, verifier.max_context_len)
+    return [*findings, context]
+
+
 def _tokenizer(check: str, drafters: str, verifiers: str) -> Finding:
     if not drafters or not verifiers:
         return skipped(check, "no tokenizer.json to compare")
@@ -100,4 +110,4 @@ def _context(check: str, drafters: int, verifiers: int) -> Finding:
     )
 
 
-__all__ = ["DrafterSide", "VerifierSide", "pair_findings"]
+__all__ = ["DrafterSide", "VerifierSide", "pair_findings", "prefix_findings"]
