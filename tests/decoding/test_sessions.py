@@ -18,7 +18,7 @@ from kakeya.decoding.failover import Circuits, Peers
 from kakeya.decoding.keeper import Keeper
 from kakeya.decoding.session import Turn, pieces, remote_session
 from kakeya.decoding.source import DflashFit, Place
-from kakeya.errors import Refused
+from kakeya.errors import Refused, demand
 from kakeya.verifying.verifier import KvPlan
 from tests.decoding.scripted import AUX_LAYERS, ScriptedDrafter
 from tests.decoding.toy import (
@@ -217,6 +217,19 @@ async def test_a_drafter_that_appears_late_is_seeded_by_reading_again(autojump_c
             nursery.start_soon(appear)
             outcome = await drafted_run(made, max_tokens=300)
     assert outcome.ids == run_after(PROMPT, TABLE, 300)
+    assert drafted_blocks(outcome) > 3
+
+
+@pytest.mark.spec("D-35")
+async def test_a_session_is_seeded_with_its_prompt_and_extended_with_the_rest(autojump_clock):
+    drafter = ScriptedDrafter(TABLE)
+    # Before anything is seeded more is said than the prompt was long.
+    drafter.breaks = lambda name, number: demand(
+        name != "Restore" or trio.current_time() > 3, "UNAVAILABLE", "not yet"
+    )
+    async with world(barn=drafter) as made:
+        outcome = await drafted_run(made, max_tokens=300)
+    assert set(outcome.tally.fallbacks) <= {"unavailable"}
     assert drafted_blocks(outcome) > 3
 
 

@@ -165,7 +165,7 @@ class HeldSession:
             while session.context_len < aux.end:
                 # The log may grow meanwhile.
                 for piece in pieces(session.context_len, aux.end, self._piece_len):
-                    await session.feed(self._rows(piece.start, piece.stop))
+                    await self._feed(session, self._rows(piece.start, piece.stop))
             self.is_live = aux.end > 0
 
     async def _recall(self, session: RemoteSession) -> None:
@@ -176,7 +176,16 @@ class HeldSession:
                 begin, at = at, at + len(piece[0])
                 if at > session.context_len:
                     skip = session.context_len - begin
-                    await session.feed(tuple(layer[max(skip, 0) :] for layer in piece))
+                    await self._feed(session, tuple(layer[max(skip, 0) :] for layer in piece))
+
+    async def _feed(self, session: RemoteSession, rows: Aux) -> None:
+        """A context is seeded with positions of the prompt; what was said since extends it."""
+        if not session.context_len:
+            prompt_len = len(self.course.prompt_ids)
+            await session.feed(tuple(layer[:prompt_len] for layer in rows))
+            rows = tuple(layer[prompt_len:] for layer in rows)
+        if len(rows[0]):
+            await session.feed(rows)
 
     def _rows(self, first: int, end: int) -> Aux:
         return self.course.aux.rows(first, end, self.fit.aux_layers)
