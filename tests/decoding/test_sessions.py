@@ -13,11 +13,12 @@ import pytest
 import trio
 
 from kakeya.config.decoding import DecodingLimits
+from kakeya.decoding.aux_log import AuxLog
 from kakeya.decoding.block import Block
 from kakeya.decoding.failover import Circuits, Peers
-from kakeya.decoding.keeper import Keeper
+from kakeya.decoding.keeper import Course, Keeper
 from kakeya.decoding.session import Turn, pieces, remote_session
-from kakeya.decoding.source import DflashFit, Place
+from kakeya.decoding.source import DflashFit, DraftFailedError, Place
 from kakeya.errors import Refused, demand
 from kakeya.verifying.verifier import KvPlan
 from tests.decoding.scripted import AUX_LAYERS, ScriptedDrafter
@@ -310,6 +311,44 @@ async def test_sessions_held_at_once_are_bounded(autojump_clock):
             nursery.start_soon(drafted_run, made)
         await trio.sleep(2)
         assert len(drafter.sessions) == 2
+
+
+@pytest.mark.spec("D-23")
+async def test_a_draft_that_waits_behind_rows_that_are_lost_fails_with_them(autojump_clock):
+    drafter = ScriptedDrafter(TABLE, trip_s=1.0)
+    # Two rows a message: a session that catches up is usable before its last message is served.
+    limits = replace(DecodingLimits(), max_aux_message_bytes=64, max_lag_len=4)
+    ids = [*PROMPT, *run_after(PROMPT, TABLE, 30)]
+    aux = AuxLog(max_bytes=1 << 20)
+    aux.tap(AUX_LAYERS, 0)
+
+    def read(first: int, end: int) -> None:
+        aux.add((np.repeat(np.array(ids[first:end], np.float32)[:, None], 8, axis=1),))
+
+    def breaks(name: str, count: int) -> None:
+        demand(name != "ExtendContext" or aux.end < 20, "UNAVAILABLE", "gone")
+
+    async with world(limits, barn=drafter) as made:
+        read(0, 9)
+        held = made.keeper.hold(
+            made.places()[0], Course(tuple(PROMPT), aux, "float32", recall=no_recall)
+        )
+        await trio.sleep(10)
+        assert held.is_usable
+        read(9, 19)
+        held.grew()
+        while not held.is_usable:
+            await trio.sleep(0.1)
+        await trio.sleep(1.2)  # its task's last message is on its way
+        read(19, 21)  # rows that a draft would send with it
+        drafter.breaks = breaks
+        with pytest.raises(DraftFailedError):
+            await held.draft(ids[:22], 3)
+
+
+async def no_recall(end, layers):
+    raise AssertionError((end, layers))
+    yield
 
 
 @pytest.mark.spec("D-20")

@@ -66,11 +66,13 @@ class HeldSession:
 
     async def draft(self, committed_ids: Sequence[int], num_drafts: int) -> tuple[int, ...]:
         """Drafts behind `committed_ids`, whose last id has no aux yet.  Raises DraftFailedError."""
+        self._demand_usable()
         session, aux = self._session, self.course.aux
-        if session is None or not self.is_usable:
-            raise self.failure or DraftFailedError("unseeded", "the session is not seeded yet")
+        assert session is not None
         assert aux.end == len(committed_ids) - 1, (aux.end, len(committed_ids))
         async with self._turn:
+            # Rows were perhaps on their way when this began, and lost.
+            self._demand_usable()
             first = session.context_len
             rows = self._rows(first, aux.end) if first < aux.end else None
             try:
@@ -79,6 +81,11 @@ class HeldSession:
                 if not session.is_certain:
                     self.is_live = False
                     self.look()
+
+    def _demand_usable(self) -> None:
+        session = self._session
+        if session is None or not session.is_certain or not self.is_usable:
+            raise self.failure or DraftFailedError("unseeded", "the session is not seeded yet")
 
     def look(self) -> None:
         """Have the session's task look whether there is something to send."""
