@@ -124,6 +124,21 @@ def test_blocks_with_forgotten_drafts_equal_steps(twin: Twin, plan: KvPlan):
         assert kv.length == at
 
 
+@pytest.mark.spec("D-31", "V-14")
+@pytest.mark.parametrize("name", [*PLAIN, *FURTHER])
+def test_a_prompt_that_is_scored_leaves_the_k_v_of_one_that_is_not(
+    twin_name: str, name: str, folders: dict[str, Path]
+):
+    verifier, ids = load(twin_name, folders[name]), some_ids(50)
+    silent, spoken = verifier.open(full_plan()), verifier.open(full_plan())
+    verifier.prefill(silent, ids)
+    rows = logits_of(verifier.read(spoken, ids))
+    steps = [logits_of(verifier.forward(kv, [3], want_logits=True)) for kv in (silent, spoken)]
+    assert np.array_equal(*steps)
+    blocks = logits_of(verifier.forward(verifier.open(full_plan()), ids, want_logits=True))
+    assert np.array_equal(rows, blocks)
+
+
 @pytest.mark.spec("V-16", "V-14")
 @pytest.mark.parametrize("name", [*PLAIN, *FURTHER])
 def test_a_denoised_block_comes_out_alike_in_both(name: str, folders: dict[str, Path]):
