@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from kakeya.compute.matmul_mlx import DenseMatrix, Matrix, PackedMatrix, join
 from kakeya.compute.ropes_numpy import inverse_frequencies
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.checkpoint import Checkpoint
-from kakeya.verifying.matmul_mlx import DenseMatrix, Matrix, PackedMatrix, join
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.weight_names import mlp_norm_name, part_name, weight_shapes
 
