@@ -31,5 +31,5 @@ def turn_of(positions: NDArray[np.integer], inv_freq: NDArray[np.float32], dtype
 def rotate(heads: mx.array, turn: Turn) -> mx.array:
     """heads: [..., T, heads, head_dim], turned; dimension i pairs with i + head_dim / 2 (as HF)."""
     half = heads.shape[-1] // 2
-    swapped = mx.concatenate((heads[..., half:], heads[..., :half]), -1)
+    swapped = mx.concatenate([heads[..., half:], heads[..., :half]], -1)
     return heads * turn.cos + swapped * turn.sin
