@@ -274,7 +274,7 @@ async def test_a_verifier_lives_on_the_thread_of_its_device(
 def test_twins_keep_the_same_names_in_the_same_order(part: str):
     """But for what one framework needs and the other does not."""
     only = {
-        "mlx": {"attend", "_silu", "_one", "_arrays", "heads"},
+        "mlx": {"attend", "_silu", "_one", "heads"},
         "torch": {"norm_of", "_to_numpy", "after_attention"},
     }
     found = []
