@@ -111,7 +111,7 @@ MUTANTS = (
           "if not outbids or (was_in_conflict and since_bid_s < self._offer.ttl_s):",
           "if not outbids:", "test_own"),
     fleet("a second node with our id is listened for at one tick in five only", "gossip",
-          "listens = listens or self._own.is_contested(self._around.wall())", "pass"),
+          "listens = listens or self._own.is_contested(self._around.wall())", "pass", "test_gossip"),
     fleet("the last card lives as long as any", "own",
           "self._offer = replace(self._offer, models=(), ring_address=\"\", ttl_s=ttl_s)",
           "self._offer = replace(self._offer, models=(), ring_address=\"\")",
