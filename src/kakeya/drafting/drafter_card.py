@@ -30,6 +30,8 @@ class DrafterCard:
     max_context_len: int
     max_num_drafts: int
     restores: bool
+    family: str = ""
+    mask_id: int = 0
 
 
 class DrafterServicer(DrafterServiceServicer):
@@ -74,6 +76,8 @@ def _card(message: pb.DrafterCard) -> DrafterCard:
         max_context_len=message.max_context_len,
         max_num_drafts=message.max_num_drafts,
         restores=message.restores,
+        family=message.family,
+        mask_id=message.mask_id,
     )
 
 
@@ -89,6 +93,8 @@ def _message(card: DrafterCard) -> pb.DrafterCard:
         max_context_len=card.max_context_len,
         max_num_drafts=card.max_num_drafts,
         restores=card.restores,
+        family=card.family,
+        mask_id=card.mask_id,
     )
 
 

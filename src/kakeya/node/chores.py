@@ -14,9 +14,9 @@ from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.ngram import NGRAM
 from kakeya.errors import Refused
 from kakeya.fleet.card import ROLE_PROPOSER, ROLE_VERIFIER, Model
+from kakeya.node.need import drafter_dtype
 from kakeya.node.parts import Parts
 from kakeya.node.progress import ProgressLog
-from kakeya.node.served import chosen_dtype
 from kakeya.wire.tensor import WireArray
 
 log = structlog.get_logger(__name__)
@@ -46,11 +46,14 @@ async def load_verifier(parts: Parts) -> None:
     verifier = served.verifier
     engine = engine_of(verifier, device, limits=settings.decoding, node_id=parts.fleet.node_id)
     speed = await _verifier_speed(engine)
-    parts.slot.fill(Ready(engine, served.tokenizer, served.tokenizer_sha256))
+    parts.slot.fill(
+        Ready(engine, served.tokenizer, served.tokenizer_sha256, served.backend, served.family)
+    )
     parts.offers.set_verifier(Model(verifier.model_id, ROLE_VERIFIER, verifier.dtype, speed))
     log.info(
         "the verifier is ready",
         model=verifier.model_id,
+        backend=served.backend,
         dtype=verifier.dtype,
         tokens_per_second=round(speed, 1),
         margin_bound=verifier.margin_bound,
@@ -71,7 +74,7 @@ async def load_drafters(parts: Parts) -> None:
             continue
         speed = await _speed(parts, loaded.drafter)
         parts.dflash.serve_drafter(loaded.drafter, loaded.card)
-        label = chosen_dtype(parts.settings)
+        label = drafter_dtype(parts.settings)
         parts.offers.set_proposer(Model(loaded.card.model_id, ROLE_PROPOSER, label, speed))
         log.info(
             "a drafter is ready",
