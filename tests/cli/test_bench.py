@@ -50,6 +50,18 @@ def test_each_kind_of_prompt_is_measured_here_and_on_the_fleet(folder, tmp_path)
         assert [r["draft_on"] for r in json.loads(one.stdout)["runs"]] == ["local"]
 
 
+def test_each_proposer_named_has_a_row_of_its_own(tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.write_text('"def read(self, path):"\n')
+    args = ("--embedded", "--verifier", "tiny", "--proposer", "ngram", "--proposer", "tiny-dlm")
+    given = ("--prompt-file", str(prompts), "--max-tokens", "24", "--rounds", "1")
+    done = run_kakeya("bench", "--json", *args, *given, "--num-drafts", "3", home=tmp_path)
+    rows = json.loads(done.stdout)["runs"]
+    assert [row["asked"] for row in rows] == ["ngram", "tiny-dlm"]
+    assert all(row["ids_equal"] for row in rows)
+    assert "tiny-dlm" in rows[1]["proposer"]
+
+
 def test_verify_prints_a_table_over_the_built_in_prompts(folder, tmp_path):
     done = run_kakeya(
         "bench", "--embedded", "--verifier", str(folder), "--verify", "--busy", "--max-tokens", "4",

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from kakeya.config.decoding import DecodingLimits
-from kakeya.decoding.catalog import Catalog, VerifierFacts, misfit
+from kakeya.decoding.catalog import Catalog, VerifierFacts, misfit, prefix_misfit
 from kakeya.drafting.drafter_card import DrafterCard, DrafterServicer, cards_of
+from kakeya.drafting.proposer_card import ProposerCard, proposer_cards_of
 from kakeya.errors import Refused
 from kakeya.verifying.verifier import Geometry
 from kakeya.wire.pb.kakeya.node.v1 import drafters_pb2 as pb
@@ -20,6 +21,7 @@ FACTS = VerifierFacts(GEOMETRY, "abc")
 @dataclass
 class Peer:
     cards: tuple[DrafterCard, ...] = (CARD,)
+    proposers: tuple[ProposerCard, ...] = ()
     error: Exception | None = None
     asked: list[float] = field(default_factory=list)
 
@@ -27,7 +29,9 @@ class Peer:
         self.asked.append(trio.current_time())
         if self.error is not None:
             raise self.error
-        return await DrafterServicer(lambda: self.cards).ListDrafters(message)
+        return await DrafterServicer(lambda: self.cards, lambda: self.proposers).ListDrafters(
+            message
+        )
 
 
 async def test_cards_travel_whole():
@@ -96,4 +100,51 @@ async def test_a_drafter_that_does_not_fit_is_not_driven(autojump_clock):
         await trio.sleep(0.1)
         assert catalog.card("a:1", "d") is not None
         assert catalog.fit("a:1", "d", FACTS) is None
+        nursery.cancel_scope.cancel()
+
+
+MODEL = ProposerCard("m", 100, "abc", 512, 64, 4)
+
+
+async def test_cards_of_proposers_travel_whole():
+    response = await DrafterServicer(tuple, lambda: [MODEL]).ListDrafters(pb.ListDraftersRequest())
+    sent = pb.ListDraftersResponse.FromString(response.SerializeToString())
+    assert proposer_cards_of(sent) == (MODEL,)
+    many = pb.ListDraftersResponse(proposers=[pb.ProposerCard()] * 65)
+    with pytest.raises(Refused, match="65 proposers, the limit is 64"):
+        proposer_cards_of(many)
+
+
+@pytest.mark.spec("D-32")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"vocab_size": 128}, ""),  # a family pads its vocabularies differently
+        ({"tokenizer_sha256": "abd"}, "its tokenizer (abd) is not the verifier's (abc)"),
+        ({"tokenizer_sha256": ""}, ""),
+        (
+            {"tokenizer_sha256": "", "vocab_size": 99},
+            "its vocabulary has 99 ids, the verifier's 100",
+        ),
+    ],
+)
+def test_a_model_of_another_tokenizer_is_named(change, words):
+    assert prefix_misfit(replace(MODEL, **change), FACTS) == words
+
+
+@pytest.mark.spec("D-32")
+async def test_a_model_that_does_not_fit_is_passed_over(autojump_clock):
+    peer = Peer(proposers=(MODEL, replace(MODEL, model_id="other", tokenizer_sha256="abd")))
+    catalog = Catalog(open_stub=lambda address: peer, limits=DecodingLimits())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(catalog.serve)
+        assert catalog.prefix_fit("a:1", "m", FACTS) is None
+        await trio.sleep(0.1)
+        fit = catalog.prefix_fit("a:1", "m", FACTS)
+        assert fit is not None
+        assert (fit.max_context_len, fit.max_num_drafts, fit.num_steps) == (512, 64, 4)
+        assert catalog.prefix_fit("a:1", "other", FACTS) is None
+        assert catalog.prefix_fit("a:1", "d", FACTS) is None  # a drafter, not by prefix
+        assert catalog.fit("a:1", "m", FACTS) is None
         nursery.cancel_scope.cancel()

@@ -9,7 +9,7 @@ import trio
 
 from kakeya.config.decoding import DecodingLimits
 from kakeya.decoding.failover import Circuit, Circuits, Peers, allowed
-from kakeya.decoding.loop import decode
+from kakeya.decoding.loop import decode, engine_of
 from kakeya.decoding.remote import RemoteSource, remote_sources
 from kakeya.decoding.source import DraftFailedError, Place
 from kakeya.errors import Refused
@@ -18,6 +18,7 @@ from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from tests.decoding.toy import (
     VOCAB_SIZE,
     FakeSource,
+    PacedDevice,
     ToyVerifier,
     engine_for,
     peers_of,
@@ -113,6 +114,20 @@ async def test_a_slow_proposer_costs_no_waiting(trip_s, autojump_clock):
     assert outcome.elapsed_s <= 1.01 * reference.elapsed_s
     # It was asked, so that it is used again when it is fast again; but not without end.
     assert 3 <= len(source.asked) <= 10
+
+
+@pytest.mark.spec("D-34")
+async def test_a_proposer_slower_than_the_quickest_step_is_not_probed_at_every_one(autojump_clock):
+    limits, device = DecodingLimits(cut_off_s=0.01), PacedDevice(lambda rows: 0.001)
+    engine = engine_of(ToyVerifier(TABLE), device, node_id="here", limits=limits)
+    source = FakeSource(ATTIC, right, lambda: 0.005)
+    outcome = await run(
+        engine, PROMPT, peers_of(engine, source), max_tokens=1000, draft_on="remote"
+    )
+    assert outcome.ids == run_after(PROMPT, TABLE, 1000)
+    # Three times cut_off_s of probes, then a back-off longer than the rest of the text.
+    assert len(outcome.blocks) > 60
+    assert 25 <= len(source.asked) <= 35
 
 
 @pytest.mark.spec("D-16")
@@ -217,7 +232,10 @@ def test_a_round_trip_is_measured_until_it_is_known_and_again_when_it_is_old():
         circuit = circuit.answered(1.0, 0.01)
     assert not circuit.is_due(1.0, LIMITS)
     assert circuit.is_due(1.0 + LIMITS.refresh_trip_s, LIMITS)
-    assert circuit.unanswered(9.0, LIMITS) == circuit
+    waiting = circuit.unanswered(9.0, LIMITS)
+    assert waiting.is_closed
+    assert not waiting.is_due(9.0 + LIMITS.refresh_trip_s - 0.1, LIMITS)
+    assert waiting.is_due(9.0 + LIMITS.refresh_trip_s, LIMITS)
 
 
 def test_circuits_are_bounded():

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import trio
 
+from kakeya.compute.device import Timed
 from kakeya.decoding import Block, Tally, decode, engine_of
 from kakeya.decoding.failover import Circuits, Peers
 from kakeya.decoding.loop import Engine
 from kakeya.decoding.source import DraftFailedError, Place
+from kakeya.errors import demand
 from kakeya.verifying.verifier import Bank, Geometry, KvPlan, Rows
 
 VOCAB_SIZE = 24
@@ -52,6 +54,7 @@ class ToyVerifier:
     prefills: list[int] = field(default_factory=list)
     plans: list[KvPlan] = field(default_factory=list)
     restored: list[tuple[Bank, ...]] = field(default_factory=list)
+    max_kv_len: int = 1 << 30
 
     @property
     def geometry(self) -> Geometry:
@@ -60,6 +63,7 @@ class ToyVerifier:
         )
 
     def open(self, plan: KvPlan) -> ToyKv:
+        demand(plan.max_len <= self.max_kv_len, "RESOURCE_EXHAUSTED", "the K/V takes too much")
         self.plans.append(plan)
         return ToyKv()
 
@@ -156,16 +160,22 @@ class PacedDevice:
         # What every other job costs.
         self.job_s = 0.0
         self.num_jobs = 0
+        self.busy_s = 0.0
         self._turn = trio.Lock()
 
     async def run(self, fn: Callable[..., Any], *args: Any) -> Any:
+        return (await self.timed(fn, *args)).result
+
+    async def timed(self, fn: Callable[..., Any], *args: Any) -> Timed[Any]:
         async with self._turn:
             self.num_jobs += 1
             block_len = {"verify_block": lambda: 1 + len(args[3]), "decide_one": lambda: 1}
             rows = block_len.get(fn.__name__, lambda: 0)()
+            job_s = self.step_s(rows) if rows else self.job_s
             with trio.CancelScope(shield=True):
-                await trio.sleep(self.step_s(rows) if rows else self.job_s)
-            return fn(*args)
+                await trio.sleep(job_s)
+            self.busy_s += job_s
+            return Timed(fn(*args), job_s)
 
 
 def cpu_step_s(block_len: int) -> float:

@@ -10,11 +10,14 @@ import trio.testing
 
 from kakeya.compute.device import InlineDevice
 from kakeya.config.drafting import DraftingLimits
+from kakeya.drafting.autoregressive import AutoregressiveProposer
 from kakeya.drafting.ngram import NgramProposer
 from kakeya.drafting.proposer import Draft
+from kakeya.drafting.proposer_card import ProposerCard
 from kakeya.drafting.service import ProposerService
 from kakeya.errors import Refused
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
+from tests.drafting.toy_model import ToyModel, greedy
 
 LIMITS = DraftingLimits(max_prefix_len=100, index_piece_len=10)
 
@@ -140,3 +143,85 @@ async def test_calls_side_by_side_are_answered_in_turn(autojump_clock):
         for start in range(10, 20):
             nursery.start_soon(ask, start)
     assert answers == {start: [1, start, 1, start] for start in range(10, 20)}
+
+
+TOY = ProposerCard("toy", 97, "", 60, 64, 1)
+
+
+def with_toy(model: ToyModel, device, **limits) -> ProposerService:
+    bounds = DraftingLimits(max_prefix_len=100, **limits)
+    service = ProposerService([NgramProposer(bounds)], device=device, limits=bounds)
+    service.add(AutoregressiveProposer(model, bounds), TOY, device=device)
+    return service
+
+
+@pytest.mark.spec("P-09")
+async def test_a_model_that_joined_drafts_by_name():
+    service = with_toy(ToyModel(), InlineDevice())
+    response = await service.ProposeBlock(request(model_id="toy"))
+    assert tuple(response.token_ids) == greedy([1, 2, 1], 4)
+    assert (response.diffusion_steps, response.forward_passes) == (0, 4)
+    assert response.peak_activation_bytes == 3003
+    assert service.cards == [TOY]
+
+
+@pytest.mark.spec("P-15")
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (request(ids=(1, 97, 3), model_id="toy"), "token id is 97, the vocabulary of toy is 0 to"),
+        (request(ids=[2] * 57, model_id="toy"), "prefix and block are 61 tokens, toy has 60"),
+        (request(ids=(), model_id="toy"), "committed_token_ids is 0"),
+        (request(block_size=0, model_id="toy"), "block_size is 0"),
+        (request(block_size=10**9, model_id="toy"), "block_size is 1000000000"),
+        (request(num_steps=10**9, model_id="toy"), "num_steps is 1000000000"),
+    ],
+)
+async def test_what_a_model_cannot_read_is_refused_before_any_work(bad, words):
+    model = ToyModel()
+    with pytest.raises(Refused, match=words) as caught:
+        await with_toy(model, InlineDevice()).ProposeBlock(bad)
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert not model.num_opened
+
+
+@pytest.mark.spec("P-15")
+async def test_a_node_that_drains_takes_no_new_drafts():
+    service = with_toy(ToyModel(), InlineDevice())
+    service.stop_admitting()
+    for model_id in ("toy", "ngram", "other"):
+        with pytest.raises(Refused, match="UNAVAILABLE.*drains"):
+            await service.ProposeBlock(request(model_id=model_id))
+
+
+@pytest.mark.spec("P-15")
+async def test_calls_wait_for_a_place_and_too_many_are_refused(autojump_clock):
+    service = with_toy(ToyModel(), InlineDevice(job_s=1.0), max_caches=2, max_waiting_calls=3)
+    drafted, refused = [], []
+
+    async def ask(first: int) -> None:
+        try:
+            response = await service.ProposeBlock(request(ids=[first, 2], model_id="toy"))
+            drafted.append((first, tuple(response.token_ids)))
+        except Refused as error:
+            refused.append((error.status, error.why))
+
+    async with trio.open_nursery() as nursery:
+        for first in range(10, 17):
+            nursery.start_soon(ask, first)
+    assert sorted(drafted) == [(n, greedy([n, 2], 4)) for n, _ in sorted(drafted)]
+    assert len(drafted) == 5
+    assert refused == [("RESOURCE_EXHAUSTED", "3 calls wait for toy, the limit is 3")] * 2
+
+
+@pytest.mark.spec("P-08", "P-10")
+async def test_callers_that_leave_do_no_harm_to_the_others(autojump_clock):
+    model = ToyModel(piece_len=8)
+    service = with_toy(model, InlineDevice(job_s=1.0))
+    text = [5] * 50
+    for patience_s in (0.5, 2.5, 6.5, 8.5):
+        with trio.move_on_after(patience_s):
+            await service.ProposeBlock(request(ids=text, model_id="toy"))
+    assert sum(model.rows) < 3 * len(text)  # what one read, the next one found
+    response = await service.ProposeBlock(request(ids=text, model_id="toy"))
+    assert tuple(response.token_ids) == greedy(text, 4)

@@ -17,6 +17,7 @@ from kakeya.fleet.peers import (
     Target,
     delay_s,
     stretch,
+    targets_of_leave,
     targets_of_push,
     targets_of_tick,
 )
@@ -83,6 +84,20 @@ def test_a_node_that_is_alone_calls_all_its_seeds(rng):
 @pytest.mark.spec("F-11")
 def test_a_live_peer_that_did_not_answer_is_called_again_soon(rng):
     assert share(who(live=20, down=1), "down", rng) == 1.0
+
+
+@pytest.mark.spec("F-08")
+def test_a_last_card_goes_to_the_seeds_and_to_all_peers_of_a_small_fleet(rng):
+    def called(**fleet):
+        return {t.grpc_address for t in targets_of_leave(who(**fleet), rng, LIMITS)}
+
+    small = who(live=5, down=1, seeds=2)
+    everybody = {t.grpc_address for t in (*small.live, *small.down, *small.seeds)}
+    assert called(live=5, down=1, seeds=2) == everybody
+    many = [called(live=40, seeds=2) for _ in range(30)]
+    assert {len(each) for each in many} == {LIMITS.max_exchanges}
+    assert all({t.grpc_address for t in small.seeds} <= each for each in many)
+    assert len(set().union(*many)) > 35
 
 
 @pytest.mark.spec("F-08")

@@ -152,6 +152,17 @@ async def test_a_full_queue_is_429_with_retry_after(autojump_clock):
         assert [(await client.answer()).status for client in clients[:2]] == [200, 200]
 
 
+@pytest.mark.spec("H-05", "V-10")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_room_for_the_kv_is_503_with_retry_after(stream, autojump_clock):
+    async with world(max_kv_len=20) as there:
+        answer = await there.client().chat(max_tokens=100, stream=stream)
+        assert (answer.status, answer.error["code"]) == (503, "overloaded")
+        assert int(answer.fields["retry-after"]) > 0
+        assert (await there.client().chat(max_tokens=8)).status == 200
+        assert there.admission.num_running == 0
+
+
 async def test_many_requests_over_few_places_are_all_answered(autojump_clock):
     few = Settings(node=NodeLimits(max_generations=3, max_waiting_generations=100))
     async with world(settings=few) as there:

@@ -86,15 +86,14 @@ class Slow:
     model_id = "slow"
 
     def __init__(self) -> None:
-        self.jobs = 0
+        self.num_jobs = 0
         self.proposed = threading.Event()
 
-    def prepare(self, committed_ids) -> bool:
-        self.jobs += 1
-        time.sleep(0.02)  # a thread needs the real clock
-        return self.jobs > 500
-
-    def propose(self, committed_ids, *, num_drafts, num_steps) -> Draft:
+    def jobs(self, committed_ids, *, num_drafts, num_steps):
+        while self.num_jobs < 500:
+            self.num_jobs += 1
+            time.sleep(0.02)  # a thread needs the real clock
+            yield
         self.proposed.set()
         return Draft((0,) * num_drafts)
 
@@ -120,10 +119,10 @@ async def test_a_deadline_of_50_ms_on_a_slow_proposer_stops_the_work():
         async with serving([service]) as server:
             assert await in_thread(ask, server.port) == grpc.StatusCode.DEADLINE_EXCEEDED
             await trio.sleep(0.1)
-            jobs = slow.jobs
+            num_jobs = slow.num_jobs
             await trio.sleep(0.1)
-            assert slow.jobs == jobs
-            assert jobs < 20
+            assert slow.num_jobs == num_jobs
+            assert num_jobs < 20
             assert not slow.proposed.is_set()
         nursery.cancel_scope.cancel()
 

@@ -13,6 +13,7 @@ and the command that repeats it; the plan is kept.
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import time
@@ -35,6 +36,8 @@ HERE = Path(__file__).parent
 KEPT = HERE / "regressions"
 # One seed in so many is run again in another process, with another hash seed.
 DOUBLE_EVERY = 100
+# Without a terminal to show progress on: a line every so many runs.
+TELL_EVERY = 250
 
 
 def main(argv: list[str], run: Run = run_plan) -> int:
@@ -63,6 +66,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--crowd", type=int, default=0, metavar="N", help="N nodes that start at once"
     )
+    made.add_argument(
+        "--at-least",
+        type=int,
+        default=0,
+        metavar="N",
+        help="each kind of fault must strike so often",
+    )
     made.add_argument("--plan", default="", help="run a kept plan")
     made.add_argument("--trace", type=int, default=0, metavar="N", help="show the last N lines")
     made.add_argument("--keep", type=Path, default=KEPT, help="where failing plans are kept")
@@ -84,7 +94,7 @@ def plan_of(seed: int, level: Level, asked: argparse.Namespace) -> Plan:
 def run_all(seeds: range, levels: tuple[Level, ...], asked: argparse.Namespace, run: Run) -> int:
     """Run each seed at each level; stops at the first that fails."""
     coverage: dict[Level, Counter[str]] = {level: Counter() for level in levels}
-    started_s, virtual_s, num_runs = time.monotonic(), 0.0, 0
+    started_s, before_s, virtual_s, num_runs = time.monotonic(), cpu_s(), 0.0, 0
     with progress() as bar:
         task = bar.add_task("", total=len(seeds) * len(levels), rate="")
         for seed in seeds:
@@ -102,11 +112,29 @@ def run_all(seeds: range, levels: tuple[Level, ...], asked: argparse.Namespace, 
                 virtual_s += outcome.virtual_s * len(plan.names)
                 rate = num_runs / max(time.monotonic() - started_s, 1e-9) * 60
                 bar.update(task, advance=1, rate=f"{rate:.0f} a minute")
-    say(f"{num_runs} runs of {len(seeds)} seeds held, {rate:.0f} a minute, "
-        f"{virtual_s / 3600:.1f} node-hours")  # fmt: skip
+                if num_runs % TELL_EVERY == 0 and not sys.stderr.isatty():
+                    say(f"{num_runs} runs, up to seed {seed}, {cpu_s() - before_s:.0f} CPU s")
+    minutes = max(cpu_s() - before_s, 1e-9) / 60
+    say(f"{num_runs} runs of {len(seeds)} seeds held, {virtual_s / 3600:.1f} node-hours; "
+        f"{minutes:.1f} CPU minutes: {num_runs / minutes:.0f} runs and "
+        f"{virtual_s / 3600 / minutes:.1f} node-hours a CPU minute")  # fmt: skip
     for level in levels:
         say(f"{level}: {told_coverage(level, coverage[level])}")
-    return 0
+    rare = [
+        f"{kind} ({level})"
+        for level in levels
+        for kind in kinds_of(level)
+        if coverage[level][kind] < asked.at_least
+    ]
+    if rare:
+        say(f"struck less than {asked.at_least} times: {', '.join(rare)}")
+    return 1 if rare else 0
+
+
+def cpu_s() -> float:
+    """Seconds of processor time, those of second runs in processes of their own included."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
 def progress() -> Progress:

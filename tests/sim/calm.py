@@ -67,6 +67,7 @@ async def mend(play: Any, oracle: Oracle) -> None:
     rng = random.Random(f"{plan.seed}/calm")
     play.heal()
     play.empty_disks()
+    oracle.look()
     for name in plan.names:
         play.step_clock(name, rng.uniform(-SKEW_S, SKEW_S))
     oracle.look()  # what a step back makes incredible is incredible from now on

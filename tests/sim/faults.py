@@ -30,6 +30,7 @@ class Play(Protocol):
     async def start(self, name: str, *, port: int, wipes: bool) -> None: ...
     async def kill(self, name: str) -> None: ...
     async def leave(self, name: str) -> None: ...
+    async def kill_leaving(self, name: str, after_s: float) -> None: ...
     async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None: ...
     async def twin(self, name: str) -> bool: ...
     async def alien(self, name: str) -> bool: ...
@@ -101,6 +102,15 @@ async def leave(play: Play, fault: Fault) -> bool:
     if not play.runs(fault.on) or num_up <= 2:
         return False
     await play.leave(fault.on)
+    return True
+
+
+async def kill_leaving(play: Play, fault: Fault) -> bool:
+    """Dies while it says goodbye."""
+    num_up = sum(play.runs(name) for name in play.plan.names)
+    if not play.runs(fault.on) or num_up <= 2:
+        return False
+    await play.kill_leaving(fault.on, fault.value)
     return True
 
 
@@ -255,6 +265,7 @@ FLEET_KINDS: dict[str, Kind] = {
     "kill": Kind(4, one, kill),
     "kill_all_seeds": Kind(1, one, kill_all_seeds),
     "leave": Kind(2, one, leave),
+    "kill_leaving": Kind(2, with_value((0.0, 0.01, 0.1, 0.5)), kill_leaving),
     "start": Kind(10, with_value(tuple(map(float, PORTS))), start),
     "start_wiped": Kind(2, with_value((50051.0,)), start_wiped),
     "restart_all": Kind(1, one, restart_all),

@@ -87,6 +87,11 @@ class FleetPlay:
         await self.world.fleet(name).leave()
         await self.world.kill(name)
 
+    async def kill_leaving(self, name: str, after_s: float) -> None:
+        with trio.move_on_after(after_s):
+            await self.world.fleet(name).leave()
+        await self.world.kill(name)
+
     async def push(self, name: str, view: bytes, *, may_be_held: bool) -> None:
         if may_be_held:
             self.forged.update(split(view, max_cards=10_000).frames)

@@ -105,6 +105,15 @@ class NodesPlay:
         await self.world.stop(name)
         demand_nothing_left(self.world, node)
 
+    async def kill_leaving(self, name: str, after_s: float) -> None:
+        node = self.world.nodes[name]
+        assert node.running is not None
+        node.running.stop(interrupted=False)
+        with trio.move_on_after(after_s):
+            await node.stopped.wait()
+        if self.world.nodes.get(name) is node:
+            await self.world.kill(name)
+
     def kill_within(self, name: str, method: str) -> None:
         """Kill a node a moment after a call of that method reaches it."""
         node = self.world.nodes[name]

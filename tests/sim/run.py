@@ -41,6 +41,9 @@ class Outcome:
         return not self.rule
 
 
+SETS_A_CLOCK = ("step", "leap")
+
+
 class Running:
     """What a run leaves behind even when it fails."""
 
@@ -110,6 +113,9 @@ async def run_nodes(plan: Plan, running: Running) -> None:
             await storm(play, oracle, running)
             await mend(play, oracle)
         demand_ended_well(play)
+        running.coverage["text given up"] += sum(
+            each.status == "CANCELLED" for each in play.generations
+        )
         await calm(play, oracle)
         await last_texts(play)
         await stop_all(play)
@@ -125,6 +131,9 @@ async def storm(play: Any, oracle: Oracle, running: Running) -> None:
     """Every fault at its time, the oracle looking on."""
     for fault in play.plan.faults:
         await trio.sleep_until(fault.at_s)
+        if fault.kind in SETS_A_CLOCK:
+            # What a step back makes incredible is forgotten, also what came since the last look.
+            oracle.look()
         await strike(play, fault, running)
         oracle.look()
         play.look()

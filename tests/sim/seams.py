@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from kakeya.compute.device import Timed
 from kakeya.config.settings import Settings
 from kakeya.errors import demand
 from kakeya.fleet.address import kind_of
@@ -75,6 +76,7 @@ class SimDevice:
         self.slowness = 1.0
         self.fails = False
         self.num_waiting = 0
+        self.busy_s = 0.0
         self._rng = rng
         self._job_s = job_s
         self._turn = trio.Lock()
@@ -84,15 +86,20 @@ class SimDevice:
         await trio.sleep_forever()
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        return (await self.timed(fn, *args)).result
+
+    async def timed(self, fn: Callable[..., T], *args: Any) -> Timed[T]:
         demand(self.num_waiting < MAX_WAITING_JOBS, "RESOURCE_EXHAUSTED", "too many jobs wait")
         self.num_waiting += 1
         try:
             async with self._turn:
+                job_s = self._job_s * self.slowness * self._rng.uniform(0.8, 1.2)
                 with trio.CancelScope(shield=True):
-                    await trio.sleep(self._job_s * self.slowness * self._rng.uniform(0.8, 1.2))
+                    await trio.sleep(job_s)
+                self.busy_s += job_s
                 if self.fails:
                     raise RuntimeError("the device failed")
-                return fn(*args)
+                return Timed(fn(*args), job_s)
         finally:
             self.num_waiting -= 1
 

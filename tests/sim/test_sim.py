@@ -18,6 +18,13 @@ def test_seeds_that_hold_end_with_status_0(capsys):
     said = capsys.readouterr().out
     assert "2 runs of 2 seeds held" in said
     assert "fleet: " in said
+    assert "node-hours a CPU minute" in said
+
+
+def test_a_kind_of_fault_that_struck_too_seldom_is_named(capsys):
+    asked = ["--seeds", "1", "--first", "100", "--level", "fleet", "--at-least", "1000"]
+    assert sim.main(asked) == 1
+    assert "struck less than 1000 times: kill (fleet)" in capsys.readouterr().out
 
 
 def test_a_broken_seed_is_told_in_one_block_and_kept(capsys, tmp_path):

@@ -124,6 +124,19 @@ def test_blocks_with_forgotten_drafts_equal_steps(twin: Twin, plan: KvPlan):
         assert kv.length == at
 
 
+@pytest.mark.spec("V-16", "V-14")
+@pytest.mark.parametrize("name", [*PLAIN, *FURTHER])
+def test_a_denoised_block_comes_out_alike_in_both(name: str, folders: dict[str, Path]):
+    ids, found = some_ids(80), []
+    for twin_name in TWINS:
+        verifier = load(twin_name, folders[name])
+        kv = fill(verifier, full_plan(), ids[:72])
+        found.append(verifier.denoise(kv, ids[72:]))  # type: ignore[attr-defined]
+        assert kv.length == 72
+    scale = np.abs(found[0]).max()
+    assert np.abs(found[0] - found[1]).max() <= 1e-4 * scale
+
+
 @pytest.mark.spec("V-13", "V-14")
 @pytest.mark.parametrize("name", [*PLAIN, *FURTHER])
 def test_banks_stand_alike_in_both(name: str, folders: dict[str, Path]):

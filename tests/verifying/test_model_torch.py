@@ -93,12 +93,40 @@ def test_forgotten_tokens_leave_no_trace(pair: Pair):
 
 
 @pytest.mark.spec("V-08")
-@pytest.mark.parametrize("length", [9, 16])
+@pytest.mark.parametrize("length", [84, 151])
 def test_trim_refuses_what_it_cannot_forget(sliding: Pair, length: int):
-    kv = filled(sliding.ours, full_plan(), some_ids(10))
+    kv = filled(sliding.ours, full_plan(), some_ids(145))
     sliding.ours.forward(kv, some_ids(5))
-    with pytest.raises(Refused, match=f"length is {length}, it must be from 10 to 15"):
+    with pytest.raises(Refused, match=f"length is {length}, it must be from 85 to 150"):
         sliding.ours.trim(kv, length)
+
+
+@pytest.mark.spec("V-08")
+def test_the_rows_of_many_passes_are_forgotten_without_a_trace(pair: Pair):
+    ids = some_ids(160)
+    plain = logits_by_steps(pair.ours, filled(pair.ours, full_plan(), ids[:100]), ids[100:120])
+    kv = filled(pair.ours, full_plan(), ids[:100])
+    for each in some_ids(60, seed=3):
+        pair.ours.forward(kv, [each])
+    pair.ours.trim(kv, 100)
+    pair.ours.forward(kv, some_ids(30, seed=4))
+    pair.ours.trim(kv, 100)
+    assert close(logits_by_steps(pair.ours, kv, ids[100:120]), plain)
+
+
+@pytest.mark.spec("V-16")
+def test_the_rows_of_a_denoised_block_see_one_another_and_leave_nothing(pair: Pair):
+    ids, block = some_ids(40), some_ids(6, seed=2)
+    kv = filled(pair.ours, full_plan(), ids)
+    first = pair.ours.denoise(kv, block)
+    other = pair.ours.denoise(kv, [*block[:-1], block[-1] ^ 1])
+    assert first.shape == (6, VOCAB_SIZE)
+    assert np.abs(first[0] - other[0]).max() > 1e-3  # row 0 saw the last one change
+    causal = pair.ours.forward(kv, block, want_logits=True).logits
+    assert np.abs(causal[0] - first[0]).max() > 1e-3
+    assert kv.length == 46
+    pair.ours.trim(kv, 40)
+    assert np.array_equal(pair.ours.denoise(kv, block), first)
 
 
 def test_aux_is_the_output_of_the_layers_asked_for(pair: Pair):

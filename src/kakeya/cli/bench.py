@@ -27,6 +27,7 @@ from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_command_settings
 from kakeya.cli.generate import (
     GenerateFlags,
+    chosen_proposer,
     gathered,
     mean_acceptance_length,
     read_prompts,
@@ -72,11 +73,13 @@ class BenchFlags:
 class Pair:
     """One prompt decoded plainly and with drafts, one right after the other.
 
-    kind: of prompt.  draft_on: what was asked for: auto, local, remote or a node_id.
+    kind: of prompt.  draft_on: what was asked for: auto, local, remote or a node_id.  asked: the
+    proposer that was named, "" for any.
     """
 
     kind: str
     draft_on: str
+    asked: str
     plain: dict[str, Any]
     drafted: dict[str, Any]
 
@@ -121,8 +124,8 @@ def bench(
         if burning is not None:
             burning.kill()
             burning.wait()
-    kinds = dict.fromkeys((pair.kind, pair.draft_on) for pair in pairs)
-    rows = [summary(kind, draft_on, pairs) for kind, draft_on in kinds]
+    kinds = dict.fromkeys((pair.kind, pair.draft_on, pair.asked) for pair in pairs)
+    rows = [summary(*kind, pairs) for kind in kinds]
     if asked.json:
         print(msgspec.json.encode({"runs": rows}).decode())
     else:
@@ -146,8 +149,7 @@ async def _measure(asked: BenchFlags, flags: NodeFlags, settings: Settings) -> l
         try:
             if asked.rtt:
                 await _until_somebody_drafts(stub)
-            ways = [flags.draft_on] if flags.draft_on else await _ways(stub)
-            return await _pairs(stub, prompts, asked, [replace(flags, draft_on=w) for w in ways])
+            return await _pairs(stub, prompts, asked, await _ways_of(stub, flags))
         except RpcFailedError as error:
             refused = refusal_of(error)
     raise refused
@@ -185,6 +187,14 @@ def _prompts(asked: BenchFlags) -> list[tuple[str, str]]:
     return [("given", text) for text in read_prompts("", given)]
 
 
+async def _ways_of(stub: NodeServiceStub, flags: NodeFlags) -> list[NodeFlags]:
+    """How to draft: by each proposer that was named, wherever it is; else here and on the fleet."""
+    if flags.proposer:
+        return [replace(flags, proposer=(each,)) for each in flags.proposer]
+    ways = [flags.draft_on] if flags.draft_on else await _ways(stub)
+    return [replace(flags, draft_on=way) for way in ways]
+
+
 async def _ways(stub: NodeServiceStub) -> list[str]:
     """Where to draft: here and on the fleet, when somebody else drafts; else as the node does."""
     view = await stub.GetFleet(pb.GetFleetRequest())
@@ -214,7 +224,9 @@ async def _pairs(
             else:
                 first = await _many(stub, plain, asked.concurrency)
                 second = await _many(stub, drafted, asked.concurrency)
-            found.append(Pair(kind, flags.draft_on or "auto", first, second))
+            found.append(
+                Pair(kind, flags.draft_on or "auto", chosen_proposer(flags), first, second)
+            )
     return found
 
 
@@ -252,14 +264,16 @@ def joined(reports: list[dict[str, Any]], elapsed_s: float) -> dict[str, Any]:
     return reports[0] | {"ids": ids, "blocks": blocks, "timings": timings}
 
 
-def summary(kind: str, draft_on: str, pairs: list[Pair]) -> dict[str, Any]:
-    """One row: all pairs of a kind of prompt, drafted in one place."""
-    mine = [pair for pair in pairs if (pair.kind, pair.draft_on) == (kind, draft_on)]
+def summary(kind: str, draft_on: str, asked: str, pairs: list[Pair]) -> dict[str, Any]:
+    """One row: all pairs of a kind of prompt, drafted in one place by one proposer."""
+    wanted = (kind, draft_on, asked)
+    mine = [pair for pair in pairs if (pair.kind, pair.draft_on, pair.asked) == wanted]
     blocks = [b for pair in mine for b in pair.drafted["blocks"] if b["num_drafts"]]
     return {
         "kind": kind,
         "prompts": len(mine),
         "draft_on": draft_on,
+        "asked": asked or None,
         "proposer": ", ".join(sorted({b["proposer"] or "" for b in blocks})) or None,
         "drafted_on": sorted({b["drafted_on"] or "" for b in blocks}),
         "tokens_per_second": _median(p.drafted["timings"]["tokens_per_second"] for p in mine),
@@ -287,6 +301,12 @@ def acceptance_by_position(blocks: list[dict[str, Any]]) -> list[float]:
     return shares
 
 
+def drafted_by(row: dict[str, Any]) -> str:
+    """Whom a row's drafts came from, behind the proposer that was named."""
+    asked = f"{row['asked']}: " if row["asked"] else ""
+    return f"{asked}{row['proposer'] or '-'} on {', '.join(row['drafted_on']) or '-'}"
+
+
 def as_table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None)
     columns = (
@@ -298,7 +318,7 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             f"{row['kind']} ({row['prompts']})",
-            f"{row['proposer'] or '-'} on {', '.join(row['drafted_on']) or '-'}",
+            drafted_by(row),
             f"{row['prefill_s']:.2f}",
             f"{row['plain_tokens_per_second']:.1f}",
             f"{row['tokens_per_second']:.1f}",

@@ -39,6 +39,13 @@ async def local_address(settings: Settings, node: str | None) -> str:
 @asynccontextmanager
 async def stub_at(address: str, settings: Settings) -> AsyncIterator[NodeServiceStub]:
     """A stub for the node at `address`; its calls raise RpcFailedError."""
+    async with open_channels(settings) as channels:
+        yield NodeServiceStub(channels.to(address))
+
+
+@asynccontextmanager
+async def open_channels(settings: Settings) -> AsyncIterator[Channels]:
+    """Connections to nodes, with the certificate and the key of a node of these settings."""
     read_credentials(settings)
     channels = Channels(
         dialer=TcpDialer(settings.rpc, dialling_tls(tls_files(settings))),
@@ -48,7 +55,7 @@ async def stub_at(address: str, settings: Settings) -> AsyncIterator[NodeService
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(channels.serve)
-        yield NodeServiceStub(channels.to(address))
+        yield channels
         nursery.cancel_scope.cancel()
 
 

@@ -66,6 +66,7 @@ def as_json(answer: pb.GetFleetResponse) -> dict[str, Any]:
     return {
         "self": answer.self_node_id,
         "fleet_name": answer.fleet_name,
+        "version": answer.version,
         "nodes": [node_json(node) for node in answer.nodes],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,19 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from kakeya.embedded.models import TINY_FOLDER
-from kakeya.training import drafter_torch, evaluate_torch, ftheta_torch, verifier_torch
+from kakeya.embedded.models import TINY, TINY_FOLDER, resolve_model
+from kakeya.training import (
+    chat_drafter_torch,
+    dlm_torch,
+    drafter_torch,
+    evaluate_dlm_torch,
+    evaluate_torch,
+    ftheta_torch,
+    verifier_torch,
+)
 
 train_app = App(
-    name="train", help="Train the tiny verifier, its drafter and its f_θ; resumes what was begun."
+    name="train", help="Train the tiny verifier and its proposers; resumes what was begun."
 )
 
 VERIFIER, DRAFTER = TINY_FOLDER / "verifier", TINY_FOLDER / "drafter"
@@ -36,16 +45,52 @@ def verifier(out: Path, *, tokens: Tokens = 6_000_000, seed: Seed = 1) -> int:
 def drafter(
     out: Path,
     *,
-    verifier: From = VERIFIER,
-    tokens: Tokens = 7_000_000,
-    continued: Annotated[int, Parameter(help="Tokens the verifier writes first.")] = 500_000,
+    verifier: Annotated[str, Parameter(help="A model's name, or its folder.")] = TINY,
+    tokens: Annotated[int | None, Parameter(help="Drafted positions to learn in all.")] = None,
+    continued: Annotated[int | None, Parameter(help="Tokens the verifier writes first.")] = None,
+    layers: Annotated[int, Parameter(help="Layers of the drafter; of a chat model's.")] = 1,
+    aux: Annotated[int, Parameter(help="Layers it reads of the verifier; likewise.")] = 5,
+    block: Annotated[int, Parameter(help="Rows of a block, the bonus counted; likewise.")] = 4,
+    head: Annotated[int, Parameter(help="Rows of the verifier's head; 0: all of them.")] = 8192,
     seed: Seed = 1,
 ) -> int:
-    """Train the verifier's DFlash drafter and write its folder to OUT."""
+    """Train a verifier's DFlash drafter and write its folder to OUT.
+
+    The tiny verifier's learns from code; any other one's from what the model answers to prompts
+    that are put together here.  Goes on where it was stopped.
+    """
+    is_tiny = verifier == TINY or Path(verifier).resolve() == VERIFIER.resolve()
     with _bar("drafter") as report:
-        drafter_torch.train_drafter(
-            out, verifier, num_tokens=tokens, num_continued=continued, seed=seed, report=report
-        )
+        if is_tiny:
+            drafter_torch.train_drafter(
+                out,
+                VERIFIER,
+                num_tokens=tokens or 7_000_000,
+                num_continued=continued or 500_000,
+                seed=seed,
+                report=report,
+            )
+        else:
+            chat_drafter_torch.train_chat_drafter(
+                out,
+                resolve_model(verifier, os.environ, lambda words, share: None),
+                recipe=chat_drafter_torch.Recipe(layers, aux, block, head),
+                num_tokens=tokens or 1_200_000,
+                num_continued=continued or 150_000,
+                seed=seed,
+                report=report,
+            )
+    return 0
+
+
+@train_app.command
+def dlm(out: Path, *, verifier: From = VERIFIER, tokens: Tokens = 2_000_000, seed: Seed = 1) -> int:
+    """Train the masked-diffusion proposer from the verifier's weights, write it to OUT, and judge
+    it on held-out text."""
+    with _bar("dLM") as report:
+        dlm_torch.train_dlm(out, verifier, num_tokens=tokens, seed=seed, report=report)
+    figures = evaluate_dlm_torch.evaluate_dlm(verifier, out, num_prompts=12, seed=seed)
+    dlm_torch.add_to_card(out, {"held_out": figures})
     return 0
 
 

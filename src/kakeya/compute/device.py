@@ -2,15 +2,18 @@
 
 MLX arrays belong to the thread that made them, so neither trio.to_thread nor CapacityLimiter(1)
 will do: both pick any idle thread.  Jobs are short by contract (about 50 ms); long work is cut
-into chunks by its caller.  Knows nothing of tensors.
+into chunks by its caller.  First come, first served: who asks for one job at a time waits for at
+most one of everybody else.  Knows nothing of tensors.
 """
 
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import outcome
 import trio
@@ -20,6 +23,50 @@ from kakeya.errors import Refused, demand
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Timed(Generic[T]):
+    """What a job returned, and how long it ran (s); the wait for its turn is not in it."""
+
+    result: T
+    job_s: float
+
+
+class WorkClock:
+    """How long a device has worked: written by who runs its jobs, read by anybody."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        # Of jobs that ended, and when the present one began: one value, so that a reader on
+        # another thread never sees half of it.
+        self._state: tuple[float, float | None] = (0.0, None)
+
+    def begin(self) -> None:
+        self._state = self._state[0], self._now()
+
+    def end(self) -> float:
+        """How long the job that ends now ran (s)."""
+        done_s, began_s = self._state
+        assert began_s is not None
+        job_s = self._now() - began_s
+        self._state = done_s + job_s, None
+        return job_s
+
+    def timed(self, run: Callable[[], T]) -> Timed[T]:
+        """Run a job."""
+        self.begin()
+        try:
+            result = run()
+        finally:
+            job_s = self.end()
+        return Timed(result, job_s)
+
+    @property
+    def total_s(self) -> float:
+        """All jobs together, the present one as far as it is."""
+        done_s, began_s = self._state
+        return done_s if began_s is None else done_s + self._now() - began_s
+
+
 class Job:
     """One piece of work on its way to the thread, and the task that sleeps until it is back.
 
@@ -27,23 +74,45 @@ class Job:
     object, with neither the work's arguments nor its result in it.
     """
 
-    __slots__ = ("_result", "_run", "_task")
+    __slots__ = ("_result", "_runs", "_task")
 
     def __init__(self, run: Callable[[], Any]) -> None:
-        self._run: Callable[[], Any] | None = run
+        # Whoever pops it decides: the thread that works, or the sleeper that leaves.
+        self._runs = [run]
         self._result: Any = None
         self._task = trio.lowlevel.current_task()
 
-    def work(self) -> None:
-        """On the thread."""
-        run, self._run = self._run, None
-        assert run is not None
-        self._result = outcome.capture(run)
+    def work(self, clock: WorkClock) -> bool:
+        """On the thread; False for a job that was given up while it waited."""
+        try:
+            run = self._runs.pop()
+        except IndexError:
+            return False
+        # No name for the result here: a failed one holds frames, and they hold this one.
+        self._result = outcome.capture(clock.timed, run)
+        return True
+
+    def refuse(self, refused: Refused) -> bool:
+        """On the thread, at its end; False for a job that was given up."""
+        try:
+            self._runs.pop()
+        except IndexError:
+            return False
+        self._result = outcome.Error(refused)
+        return True
 
     def settle(self) -> None:
         """On the loop: the sleeper wakes with the result."""
         result, self._result = self._result, None
         trio.lowlevel.reschedule(self._task, result)
+
+    def give_up(self, _: Any) -> trio.lowlevel.Abort:
+        """On the loop: the sleeper is cancelled; a job that has begun ends all the same."""
+        try:
+            self._runs.pop()
+        except IndexError:
+            return trio.lowlevel.Abort.FAILED
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class Device(Protocol):
@@ -55,6 +124,15 @@ class Device(Protocol):
         Raises what `fn` raised, and Refused: RESOURCE_EXHAUSTED when the queue is full,
         UNAVAILABLE when the device has stopped.
         """
+        ...
+
+    async def timed(self, fn: Callable[..., T], *args: Any) -> Timed[T]:
+        """The same, with how long the job ran."""
+        ...
+
+    @property
+    def busy_s(self) -> float:
+        """How long it has worked so far (s)."""
         ...
 
 
@@ -74,8 +152,12 @@ class ThreadDevice:
         self._max_waiting = max_waiting
         self._waiting = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._turn = trio.Lock()
+        self._clock = WorkClock(time.perf_counter)
         self._is_over = False
+
+    @property
+    def busy_s(self) -> float:
+        return self._clock.total_s
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the thread alive; cancelling this ends it after the current job."""
@@ -97,33 +179,35 @@ class ThreadDevice:
                 self._jobs.put(None)
 
     def _loop(self, token: trio.lowlevel.TrioToken) -> None:
+        """On the thread: jobs in the order they came; the next one begins without the loop."""
         while (job := self._jobs.get()) is not None:
-            job.work()
-            token.run_sync_soon(job.settle)
+            if job.refuse(self._stopped()) if self._is_over else job.work(self._clock):
+                token.run_sync_soon(job.settle)
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        return (await self.timed(fn, *args)).result
+
+    async def timed(self, fn: Callable[..., T], *args: Any) -> Timed[T]:
         demand(
             self._waiting < self._max_waiting,
             "RESOURCE_EXHAUSTED",
             f"{self._waiting} jobs wait for {self._name}, the limit is {self._max_waiting}",
         )
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._is_over:
+            # Behind the end of the queue nobody would ever come for the job.
+            raise self._stopped()
         self._waiting += 1
         try:
-            async with self._turn:
-                if self._is_over:
-                    # Behind the end of the queue nobody would ever come for the job.
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                    raise Refused("UNAVAILABLE", f"{self._name} has stopped")
-                self._jobs.put(Job(partial(fn, *args)))
-                # An Event in a shielded scope would be the same, at twice the cost to the loop.
-                return await trio.lowlevel.wait_task_rescheduled(_never)  # type: ignore[no-any-return]
+            job = Job(partial(fn, *args))
+            self._jobs.put(job)
+            # An Event in a shielded scope would be the same, at twice the cost to the loop.
+            return await trio.lowlevel.wait_task_rescheduled(job.give_up)  # type: ignore[no-any-return]
         finally:
             self._waiting -= 1
 
-
-def _never(_: Any) -> trio.lowlevel.Abort:
-    """A job that has begun ends."""
-    return trio.lowlevel.Abort.FAILED
+    def _stopped(self) -> Refused:
+        return Refused("UNAVAILABLE", f"{self._name} has stopped")
 
 
 class InlineDevice:
@@ -132,13 +216,26 @@ class InlineDevice:
     def __init__(self, job_s: float = 0.0) -> None:
         self.job_s = job_s
         self._turn = trio.Lock()
+        self._clock = WorkClock(trio.current_time)
+
+    @property
+    def busy_s(self) -> float:
+        return self._clock.total_s
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         await trio.sleep_forever()
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        return (await self.timed(fn, *args)).result
+
+    async def timed(self, fn: Callable[..., T], *args: Any) -> Timed[T]:
         async with self._turn:
-            with trio.CancelScope(shield=True):
-                await trio.sleep(self.job_s)
-            return fn(*args)
+            self._clock.begin()
+            try:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(self.job_s)
+                result = fn(*args)
+            finally:
+                job_s = self._clock.end()
+            return Timed(result, job_s)

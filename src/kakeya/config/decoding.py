@@ -8,6 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class DecodingLimits:
     max_num_drafts: int = 16
+    # Denoising steps asked of a proposer that iterates; 0: as many as suit it.
+    num_steps: int = 0
     # A stop string longer than this would hold back more text than anyone wants to wait for.
     max_stop_len: int = 1024
     max_stops: int = 16
@@ -22,6 +24,9 @@ class DecodingLimits:
     max_late: int = 2
     # Probes cost no waiting, so the first few unanswered ones (a dial) are repeated at once.
     max_free_probes: int = 3
+    # Steps shorter than min_draft_wait_s prove nothing one by one; so much of them counts as one
+    # unanswered probe, or a proposer slower than a step would be probed at every step.
+    cut_off_s: float = 0.1
     max_probes: int = 2
     max_circuits: int = 1024
     refresh_trip_s: float = 5.0

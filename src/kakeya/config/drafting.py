@@ -17,6 +17,13 @@ class DraftingLimits:
     max_index_bytes: int = 256 << 20
     # Tokens indexed in one job: about 20 ms on the slowest core measured.
     index_piece_len: int = 16_384
+    # K/V of prefixes a model drafts for, kept between calls; as many calls draft at once.  The
+    # room of one doubles from the least, so that a growing text is read anew a few times only.
+    max_caches: int = 8
+    max_cache_bytes: int = 1 << 30
+    min_cache_len: int = 1024
+    # Calls that wait for one of them, a model.
+    max_waiting_calls: int = 32
 
 
 __all__ = ["DraftingLimits"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from kakeya.fleet.card import Model
@@ -12,6 +13,7 @@ from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 
 # (address, model) → rank of a proposer, lower ones first.
 Prefers = Callable[[str, Model], int]
+VERSION = version("kakeya")
 
 
 def fleet_response(
@@ -21,6 +23,7 @@ def fleet_response(
     return pb.GetFleetResponse(
         self_node_id=fleet.node_id,
         fleet_name=fleet.fleet_name,
+        version=VERSION,
         nodes=[_node(row) for row in fleet.nodes()],
         plan_lines=plan_lines(fleet, request, prefers) if request.plan else (),
     )

@@ -53,8 +53,11 @@ class Generations:
         wall: Callable[[], float],
         note_speed: Callable[[float], None],
         metrics: Metrics,
+        proposers_loaded: trio.Event | None = None,
     ) -> None:
+        """proposers_loaded: set once the node's own are; None: there is none to wait for."""
         self._settings = settings
+        self._proposers_loaded = proposers_loaded
         self._slot = slot
         self._peers = peers
         self._admission = admission
@@ -75,6 +78,9 @@ class Generations:
             self._place_for(request),
         ):
             ready = await self._slot.get(within_s=self._settings.node.load_s)
+            if request.proposer and self._proposers_loaded is not None:
+                with trio.move_on_after(self._settings.node.load_s):
+                    await self._proposers_loaded.wait()
             prompt_ids = await self._prompt_ids(request, ready.tokenizer)
             max_tokens = answer_len(request, len(prompt_ids), _max_context_len(ready))
             report.prompt_len = len(prompt_ids)

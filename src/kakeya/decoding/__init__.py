@@ -16,7 +16,7 @@ from kakeya.decoding.loop import Engine, decode, engine_of
 from kakeya.decoding.penalties import Reshaping
 from kakeya.decoding.remote import remote_sources
 from kakeya.decoding.sampling import GREEDY, Sampling, Score
-from kakeya.decoding.source import DflashFit, Place
+from kakeya.decoding.source import DflashFit, Place, PrefixFit
 from kakeya.decoding.text import TextStream
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Keeper",
     "Peers",
     "Place",
+    "PrefixFit",
     "Reshaping",
     "Sampling",
     "Score",

@@ -12,8 +12,9 @@ import trio
 
 from kakeya.config.decoding import DecodingLimits
 from kakeya.decoding.remote import as_draft_failures
-from kakeya.decoding.source import DflashFit, DraftFailedError
+from kakeya.decoding.source import DflashFit, DraftFailedError, PrefixFit
 from kakeya.drafting.drafter_card import DrafterCard, cards_of
+from kakeya.drafting.proposer_card import ProposerCard, proposer_cards_of
 from kakeya.errors import Refused
 from kakeya.supervision import TaskHome
 from kakeya.verifying.verifier import Geometry
@@ -45,6 +46,7 @@ class _Answer:
 
     cards: tuple[DrafterCard, ...] | None
     ask_at_s: float
+    proposers: tuple[ProposerCard, ...] = ()
 
 
 class Catalog:
@@ -71,12 +73,16 @@ class Catalog:
 
     def card(self, address: str, model_id: str) -> DrafterCard | None:
         """The drafter `model_id` at `address`, as far as it is known; asks when it is not."""
-        answer = self._answers.get(address)
-        if answer is None or self._now() >= answer.ask_at_s:
-            self._ask_soon(address)
+        answer = self._answer(address)
         if answer is None or answer.cards is None:
             return None
         return next((card for card in answer.cards if card.model_id == model_id), None)
+
+    def _answer(self, address: str) -> _Answer | None:
+        answer = self._answers.get(address)
+        if answer is None or self._now() >= answer.ask_at_s:
+            self._ask_soon(address)
+        return answer
 
     def fit(self, address: str, model_id: str, verifier: VerifierFacts) -> DflashFit | None:
         """How to drive the drafter; None while it is not known or where it does not fit."""
@@ -89,6 +95,19 @@ class Catalog:
             return None
         return fit_of(card)
 
+    def prefix_fit(self, address: str, model_id: str, verifier: VerifierFacts) -> PrefixFit | None:
+        """How to ask a model that drafts by prefix; None while unknown or where it does not fit."""
+        answer = self._answer(address)
+        cards = () if answer is None else answer.proposers
+        card = next((each for each in cards if each.model_id == model_id), None)
+        if card is None:
+            return None
+        why = prefix_misfit(card, verifier)
+        if why:
+            self._warn_once(f"{address} {model_id}", model_id=model_id, address=address, why=why)
+            return None
+        return prefix_fit_of(card)
+
     def _ask_soon(self, address: str) -> None:
         if self._home.nursery is None or address in self._asking:
             return
@@ -98,11 +117,12 @@ class Catalog:
 
     async def _ask(self, address: str) -> None:
         cards: tuple[DrafterCard, ...] | None = None
+        proposers: tuple[ProposerCard, ...] = ()
         ask_again_s = self._limits.catalog_s
         try:
             with as_draft_failures(within_s=self._limits.catalog_ask_s):
                 response = await self._open_stub(address).ListDrafters(pb.ListDraftersRequest())
-            cards = cards_of(response)
+            cards, proposers = cards_of(response), proposer_cards_of(response)
         except DraftFailedError as error:
             # A peer that we did not write serves no such list, and will not soon.
             if error.reason != "unimplemented":
@@ -114,13 +134,13 @@ class Catalog:
             log.exception("asking for drafters failed on our own mistake", address=address)
         finally:
             self._asking.discard(address)
-        self._keep(address, _Answer(cards, self._now() + ask_again_s))
+        self._keep(address, _Answer(cards, self._now() + ask_again_s, proposers))
 
     def _keep(self, address: str, answer: _Answer) -> None:
         held = self._answers.get(address)
         if answer.cards is None and held is not None:
             # What it said before holds until it says something else: it may only be restarting.
-            answer = _Answer(held.cards, answer.ask_at_s)
+            answer = _Answer(held.cards, answer.ask_at_s, held.proposers)
         self._answers[address] = answer
         self._answers.move_to_end(address)
         if len(self._answers) > self._limits.max_circuits:
@@ -154,6 +174,29 @@ def misfit(card: DrafterCard, verifier: VerifierFacts) -> str:
     return ""
 
 
+def prefix_misfit(card: ProposerCard, verifier: VerifierFacts) -> str:
+    """Why a model that drafts by prefix does not fit the verifier; "" when it does.
+
+    One tokenizer means the same ids; the models of a family may still pad their vocabularies
+    differently.  Spec: D-32.
+    """
+    ours, theirs = verifier.tokenizer_sha256, card.tokenizer_sha256
+    if ours and theirs:
+        return (
+            ""
+            if ours == theirs
+            else f"its tokenizer ({theirs[:12]}) is not the verifier's ({ours[:12]})"
+        )
+    vocab_size = verifier.geometry.vocab_size
+    if card.vocab_size != vocab_size:
+        return f"its vocabulary has {card.vocab_size} ids, the verifier's {vocab_size}"
+    return ""
+
+
+def prefix_fit_of(card: ProposerCard) -> PrefixFit:
+    return PrefixFit(card.max_context_len, card.max_num_drafts, card.num_steps)
+
+
 def fit_of(card: DrafterCard) -> DflashFit:
     return DflashFit(
         aux_layers=card.aux_layers,
@@ -163,4 +206,12 @@ def fit_of(card: DrafterCard) -> DflashFit:
     )
 
 
-__all__ = ["Catalog", "DrafterStub", "VerifierFacts", "fit_of", "misfit"]
+__all__ = [
+    "Catalog",
+    "DrafterStub",
+    "VerifierFacts",
+    "fit_of",
+    "misfit",
+    "prefix_fit_of",
+    "prefix_misfit",
+]

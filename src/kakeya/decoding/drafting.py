@@ -49,6 +49,8 @@ Kind = tuple[Place, int | None]
 Option = tuple[BlockSource | LocalNgram, Kind, Choice]
 # A copy of what followed so many tokens beats a drafter's guess (measured on chat and edits).
 MIN_COPY_MATCH_LEN = 2
+# However busy the device is with others, a draft is waited for at most so many times longer.
+MIN_IDLE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Drafter:
     _places: tuple[Place, ...] = ()
     _places_at_s: float = float("-inf")
     _warned: set[str] = field(default_factory=set)
+    # By place: how long the probes took that were cut off too soon to be held against it (s).
+    _cut_off_s: dict[Place, float] = field(default_factory=dict)
 
     def follow(self, course: Course) -> None:
         """Draft in sessions as well, seeded from `course`; where somebody keeps them."""
@@ -204,7 +208,8 @@ class Drafter:
             if not self.course.aux.layers:
                 self._tap(self.course.aux)
             self._holding.look(self._places)
-        return standing(self.peers, self._places, now_s)
+        is_insisted = bool(self.proposer) and self.num_drafts is not None
+        return standing(self.peers, self._places, now_s, is_insisted=is_insisted)
 
     def _tap(self, aux: AuxLog) -> None:
         """From the first drafter on that is seen, keep what the drafters of that moment take."""
@@ -237,9 +242,18 @@ class Drafter:
             settled = True
             circuits.put(place, circuits.of(place).failed(self.now(), self.limits))
         finally:
-            # Nobody answers within no time: too short a job is not held against the peer.
-            if not settled and self.now() - asked_at_s >= self.limits.min_draft_wait_s:
-                circuits.put(place, circuits.of(place).unanswered(self.now(), self.limits))
+            if not settled:
+                self._cut_off(place, self.now() - asked_at_s)
+
+    def _cut_off(self, place: Place, elapsed_s: float) -> None:
+        """A probe got no answer within the work beside it, which took `elapsed_s`."""
+        assert self.peers is not None
+        circuits, waited_s = self.peers.circuits, self._cut_off_s.get(place, 0.0) + elapsed_s
+        # Nobody answers within no time: short jobs are held against the peer together only.
+        counts = elapsed_s >= self.limits.min_draft_wait_s or waited_s >= self.limits.cut_off_s
+        self._cut_off_s[place] = 0.0 if counts else waited_s
+        if counts:
+            circuits.put(place, circuits.of(place).unanswered(self.now(), self.limits))
 
     def _options(self, usable: Sequence[BlockSource], max_num_drafts: int) -> list[Option]:
         """Every source in order of preference, with what it promises.
@@ -283,7 +297,7 @@ class Drafter:
 
     def _room(self, source: BlockSource | LocalNgram) -> int:
         """Drafts a block of `source` can have here."""
-        fit = source.place.dflash
+        fit = source.place.dflash or source.place.prefix
         if fit is None:
             return self.limits.max_num_drafts
         left = fit.max_context_len - len(self.committed_ids)
@@ -355,7 +369,9 @@ class Drafter:
         return Drafted(wait_s=max(now_s - asked_at_s, 1e-9))
 
     def _max_wait_s(self) -> float:
-        wait_s = self.limits.draft_wait_steps * (self.pace.one_s or 0.0)
+        # Where the device works for others meanwhile, waiting costs that much less.
+        idle = max(1.0 - self.pace.company, MIN_IDLE)
+        wait_s = self.limits.draft_wait_steps * (self.pace.one_s or 0.0) / idle
         return min(max(wait_s, self.limits.min_draft_wait_s), self.limits.max_draft_wait_s)
 
     def _fell_back(self, place: Place, failure: DraftFailedError) -> None:

@@ -26,7 +26,7 @@ DRAFT_ON = ("auto", "local", "remote")
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """closed: is asked and waited for.  Else it is probed, not before `probe_at_s`.
+    """closed: is asked and waited for.  Probed not before `probe_at_s`.
 
     trips_s: the latest round trips (s), the last of them at `answered_at_s`.  failures counts in
     a row.
@@ -49,7 +49,7 @@ class Circuit:
         """Whether to probe now: half-open, or closed and its round trip is not well known."""
         if self.is_closed:
             is_old = now_s - self.answered_at_s >= limits.refresh_trip_s
-            return is_old or len(self.trips_s) < MIN_TRIPS
+            return now_s >= self.probe_at_s and (is_old or len(self.trips_s) < MIN_TRIPS)
         return now_s >= self.probe_at_s
 
     def answered(self, now_s: float, trip_s: float) -> Circuit:
@@ -81,7 +81,8 @@ class Circuit:
     def unanswered(self, now_s: float, limits: DecodingLimits) -> Circuit:
         """A probe got no answer within the work beside it; the first few are repeated at once."""
         if self.is_closed:
-            return self  # only its round trip was asked for; a draft that fails will tell
+            # Only its round trip was asked for, which can wait; a draft that fails will tell.
+            return replace(self, probe_at_s=now_s + limits.refresh_trip_s)
         if self.late + 1 < limits.max_free_probes:
             return replace(self, late=self.late + 1)
         return self.failed(now_s, limits)
@@ -126,9 +127,13 @@ class Peers:
 def allowed(places: Sequence[Place], *, draft_on: str, self_node_id: str) -> tuple[Place, ...]:
     """The places that `draft_on` (auto, local, remote or a node_id) permits, in order.
 
-    This node's own n-gram needs no place; its own DFlash drafter is one.
+    This node's own n-gram needs no place; its own models are such.
     """
-    own = tuple(p for p in places if p.node_id == self_node_id and p.dflash is not None)
+    own = tuple(
+        place
+        for place in places
+        if place.node_id == self_node_id and (place.dflash is not None or place.prefix is not None)
+    )
     others = [place for place in places if place.node_id != self_node_id]
     if draft_on == "local":
         return own
@@ -139,12 +144,23 @@ def allowed(places: Sequence[Place], *, draft_on: str, self_node_id: str) -> tup
     return tuple(place for place in others if place.node_id == draft_on)
 
 
-def standing(peers: Peers, places: Sequence[Place], now_s: float) -> Standing:
-    """Whom to ask now and whom to probe."""
+def standing(
+    peers: Peers, places: Sequence[Place], now_s: float, *, is_insisted: bool = False
+) -> Standing:
+    """Whom to ask now and whom to probe.
+
+    is_insisted: models that draft by prefix are asked without a probe, once their back-off is over.
+    """
     circuits = peers.circuits
     places = [place for place in places if place.dflash is None]
-    usable = [place for place in places if circuits.of(place).is_closed]
     due = [place for place in places if circuits.of(place).is_due(now_s, circuits.limits)]
+    usable = [
+        place
+        for place in places
+        if circuits.of(place).is_closed
+        or (is_insisted and place.prefix is not None and place in due)
+    ]
+    due = [place for place in due if place not in usable or circuits.of(place).is_closed]
     return Standing(
         usable=tuple(peers.open_source(place) for place in usable),
         due=tuple(peers.open_source(place) for place in due[: circuits.limits.max_probes]),

@@ -19,7 +19,7 @@ from kakeya.decoding.block import Account, Block, FinishReason
 from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
 from kakeya.decoding.keeper import Course
-from kakeya.decoding.policy import Ledger, Pace
+from kakeya.decoding.policy import Ledger, Pace, Round
 from kakeya.decoding.sampler import Sampler, sampler_of
 from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
@@ -239,6 +239,7 @@ class _Generation:
     cutter: Cutter
     # Of ids that are held back with them.
     held_scores: list[Score] = field(default_factory=list)
+    job_s: float = 0.0  # the device's work for the last block
 
     async def prefill(self, kv: Kv) -> None:
         """All of the prompt but its last id, which is the first bonus; a job a chunk.
@@ -276,12 +277,15 @@ class _Generation:
 
     async def next_block(self, kv: Kv) -> Block:
         account, now = self.drafter.account, self.engine.now
-        started_s = now()
+        device = self.engine.device
+        started_s, busy_s = now(), device.busy_s
         drafted = await self._draft()
-        drafted_s = now()
+        drafted_s, busy_before_s = now(), device.busy_s
         verified = await self._beside_probes(lambda: self._verify(kv, drafted.ids))
         verify_s = now() - drafted_s
-        self._learn(drafted, verified, verify_s, now() - started_s)
+        step = Round(verify_s, self.job_s, device.busy_s - busy_before_s - self.job_s)
+        whole = Round(now() - started_s, self.job_s, device.busy_s - busy_s - self.job_s)
+        self._learn(drafted, verified, step, whole)
         kept, by_id = _cut(verified.ids, self.stop_ids, self.remaining)
         self.remaining -= len(kept)
         self.held_scores.extend(verified.scores[: len(kept)])
@@ -328,24 +332,27 @@ class _Generation:
         device, verifier = self.engine.device, self.engine.verifier
         bonus, taps = self.drafter.committed_ids[-1], self.drafter.aux_layers
         if self.exact != "strict":
-            return await device.run(verify_block, verifier, kv, bonus, drafts, self.sampler, taps)
+            done = await device.timed(verify_block, verifier, kv, bonus, drafts, self.sampler, taps)
+            self.job_s = done.job_s
+            return done.result
         own: list[Verified] = []
         for draft in (*drafts, None):
             ids = tuple(each.ids[0] for each in own)
             fed = ids[-1] if ids else bonus
-            own.append(await device.run(decide_one, verifier, kv, fed, self.sampler, ids, taps))
+            one = await device.timed(decide_one, verifier, kv, fed, self.sampler, ids, taps)
+            self.job_s = one.job_s if not own else self.job_s + one.job_s
+            own.append(one.result)
             if own[-1].ids[0] != draft:
                 break
         return one_by_one(own, num_drafts=len(drafts))
 
-    def _learn(
-        self, drafted: Drafted, verified: Verified, verify_s: float, elapsed_s: float
-    ) -> None:
-        drafter = self.drafter
+    def _learn(self, drafted: Drafted, verified: Verified, step: Round, whole: Round) -> None:
+        drafter, pace = self.drafter, self.engine.pace
+        pace.add_round(whole)
         if not verified.margin_rechecks and not verified.nan_rechecks:
-            self.engine.pace.add(1 + len(drafted.ids), verify_s)
+            pace.add(1 + len(drafted.ids), step.own_s)
         drafter.learn(drafted, num_decided=verified.num_decided, num_accepted=verified.num_accepted)
-        drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=elapsed_s)
+        drafter.judge(drafted, num_ids=len(verified.ids), elapsed_s=whole.own_s)
         drafter.commit(verified.ids)
         drafter.note_read(len(verified.ids), verified.aux)
         self.sampler.commit(verified.ids)

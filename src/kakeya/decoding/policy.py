@@ -19,6 +19,8 @@ BLOCK_LENS = (2, 4, 8, 16, 32, 64)
 # Medians over so few samples shrug off a step that another process interrupted, and follow a
 # change of load within a sentence.
 NUM_SAMPLES = 9
+# Rounds over which the company of other generations is judged: two of each of eight.
+NUM_ROUNDS = 16
 FRESH_SAMPLES = 3
 # How many blocks a prior counts for, and what is kept of the past with each new block.
 PRIOR_BLOCKS = 4.0
@@ -34,9 +36,30 @@ KEEP_PER_SKIP = 0.98
 PRIOR_RATES = {0: 0.05, 1: 0.1, 2: 0.3, 3: 0.45, 4: 0.65, None: 0.4}
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Where the time of one round went (s).
+
+    elapsed_s: all of it.  job_s: the device's work for this generation.  others_s: its work for
+    others meanwhile, whether this one queued behind them or waited for its draft.
+    """
+
+    elapsed_s: float
+    job_s: float
+    others_s: float
+
+    @property
+    def own_s(self) -> float:
+        """What the round cost: a device that works for others meanwhile has lost nothing."""
+        return max(self.job_s, self.elapsed_s - self.others_s)
+
+
 @dataclass(slots=True)
 class Pace:
-    """What a block costs by its length, for one verifier on one device, as the loop sees it."""
+    """What a block costs by its length, and how much others use the device.
+
+    For one verifier on one device, shared by its generations.
+    """
 
     limits: DecodingLimits
     _ones_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SAMPLES))
@@ -44,9 +67,22 @@ class Pace:
     _blocks_since_one: int = 0
     _ones_in_a_row: int = 0
     _num_wanted: int = 0
+    # Of the latest rounds: what the device did for others, and what it was not needed here (s).
+    _shared: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=NUM_ROUNDS))
+
+    def add_round(self, round_: Round) -> None:
+        """One round of any generation.  Spec: D-29."""
+        self._shared.append((round_.others_s, max(0.0, round_.elapsed_s - round_.job_s)))
+
+    @property
+    def company(self) -> float:
+        """The share of a generation's pauses in which the device works for others: 0 to 1."""
+        free_s = sum(free for _, free in self._shared)
+        others_s = sum(min(others, free) for others, free in self._shared)
+        return others_s / free_s if free_s else 0.0
 
     def add(self, block_len: int, elapsed_s: float) -> None:
-        """One verify step of `block_len` rows took `elapsed_s` (s), waiting included."""
+        """One verify step of `block_len` rows took `elapsed_s` (s), without work for others."""
         if block_len == 1:
             self._ones_s.append(elapsed_s)
             self._blocks_since_one = 0
@@ -160,14 +196,16 @@ def best_choice(
 ) -> Choice:
     """The number of drafts that commits most ids a second; 0 unless it clearly beats 1 a step.
 
-    draft_s: what asking this proposer costs a block (s).  Spec: D-09.
+    draft_s: how long this proposer is waited for (s); it costs as far as the device is idle
+    meanwhile.  Spec: D-09, D-29.
     """
+    exposed_s = draft_s * (1.0 - pace.company)
     one_s = pace.one_s
     if one_s is None or max_num_drafts < 1:
         return ALONE
     best = ALONE
     for num_drafts in _counts(max_num_drafts):
-        steps = pace.ratio(num_drafts + 1) + draft_s / max(one_s, 1e-9)
+        steps = pace.ratio(num_drafts + 1) + exposed_s / max(one_s, 1e-9)
         gain = acceptance.expected_ids(num_drafts) / steps
         if gain >= pace.limits.min_gain and gain > best.gain:
             best = Choice(num_drafts, gain)
@@ -248,6 +286,7 @@ __all__ = [
     "Choice",
     "Ledger",
     "Pace",
+    "Round",
     "best_choice",
     "first_worthwhile",
 ]

@@ -44,17 +44,22 @@ def as_draft_failures(*, within_s: float = math.inf) -> Iterator[None]:
 
 
 class RemoteSource:
-    """One peer's proposer.  The caller's cancel scope is the call's deadline."""
+    """One peer's proposer.  The caller's cancel scope is the call's deadline.
 
-    def __init__(self, place: Place, stub: ProposerStub) -> None:
+    num_steps: denoising steps to ask for; 0: those that suit the proposer.
+    """
+
+    def __init__(self, place: Place, stub: ProposerStub, num_steps: int = 0) -> None:
         self.place = place
         self._stub = stub
+        own_steps = NUM_STEPS if place.prefix is None else place.prefix.num_steps
+        self._num_steps = max(1, num_steps or own_steps)
 
     async def draft(self, committed_ids: Sequence[int], num_drafts: int) -> tuple[int, ...]:
         request = pb.ProposeBlockRequest(
             committed_token_ids=committed_ids,
             block_size=num_drafts,
-            num_steps=NUM_STEPS,
+            num_steps=self._num_steps,
             model_id=self.place.model_id,
         )
         with as_draft_failures():
@@ -62,9 +67,11 @@ class RemoteSource:
         return tuple(response.token_ids)
 
 
-def remote_sources(open_stub: Callable[[str], ProposerStub]) -> Callable[[Place], RemoteSource]:
+def remote_sources(
+    open_stub: Callable[[str], ProposerStub], num_steps: int = 0
+) -> Callable[[Place], RemoteSource]:
     """Makes the source of a place; `open_stub` gives the stub for an address, without waiting."""
-    return lambda place: RemoteSource(place, open_stub(place.address))
+    return lambda place: RemoteSource(place, open_stub(place.address), num_steps)
 
 
 __all__ = ["ProposerStub", "RemoteSource", "as_draft_failures", "remote_sources"]

@@ -25,17 +25,31 @@ class DflashFit:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixFit:
+    """A model that drafts by prefix and fits the verifier, and how to ask it.
+
+    max_context_len: positions of a prefix together with the block behind it.  num_steps:
+    denoising steps that suit it.
+    """
+
+    max_context_len: int
+    max_num_drafts: int
+    num_steps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A peer (or this node itself) that may be asked for drafts, and the model it would use.
 
-    dflash: it drafts in sessions; None: by prefix.  heard_unix: when its owner last announced it;
-    news means that it may be back.
+    dflash: it drafts in sessions; None: by prefix.  prefix: a model that drafts by prefix; None for
+    n-gram.  heard_unix: when its owner last announced it; news means that it may be back.
     """
 
     node_id: str
     address: str
     model_id: str
     dflash: DflashFit | None = field(default=None, compare=False)
+    prefix: PrefixFit | None = field(default=None, compare=False)
     heard_unix: float = field(default=0.0, compare=False)
 
 
@@ -94,5 +108,6 @@ __all__ = [
     "LocalNgram",
     "Place",
     "Places",
+    "PrefixFit",
     "is_usable",
 ]

@@ -159,7 +159,7 @@ def weight_shapes(config: DflashConfig, held: Collection[str]) -> dict[str, tupl
             shapes[name] = (c.vocab_size, c.selector.rank)
     if "embed_tokens.weight" in held:
         shapes["embed_tokens.weight"] = (c.vocab_size, h)
-    if "lm_head.weight" in held or c.draft_vocab_size is not None:
+    if "lm_head.weight" in held or (c.draft_vocab_size and not c.cuts_verifier_head):
         shapes["lm_head.weight"] = (c.draft_vocab_size or c.vocab_size, h)
     return shapes
 

@@ -108,6 +108,7 @@ class DflashConfig:
     output_multiplier: float
     logit_cap: float | None  # logits x become cap * tanh(x / cap)
     draft_vocab_size: int | None  # rows of the drafter's own head, where it has fewer
+    cuts_verifier_head: bool  # those rows are the verifier's, named by d2t
     convolutions: Convolutions | None
     selector: SelectorShape | None
 
@@ -152,6 +153,7 @@ def read_dflash_config(raw: Mapping[str, Any]) -> DflashConfig:
         output_multiplier=number(fields, "output_multiplier", -1e6, 1e6, default=1.0),
         logit_cap=number(fields, "final_logit_softcapping", 0.0, 1e6, default=0.0) or None,
         draft_vocab_size=_draft_vocab_size(fields, vocab_size, is_second=is_second),
+        cuts_verifier_head=_cuts_verifier_head(fields),
         convolutions=_convolutions(fields, hidden_size) if is_second else None,
         selector=_selector(fields, vocab_size) if is_second else None,
     )
@@ -272,6 +274,12 @@ def _draft_vocab_size(fields: Mapping[str, Any], vocab_size: int, *, is_second: 
         f"draft_vocab_size is {own}, a selector needs all of vocab_size {vocab_size}",
     )
     return own
+
+
+def _cuts_verifier_head(fields: Mapping[str, Any]) -> bool:
+    """Said aloud, never guessed from a head that is missing."""
+    demand_only(fields, "draft_head", (None, "own", "verifier"))
+    return fields.get("draft_head") == "verifier" and fields.get("draft_vocab_size") is not None
 
 
 def _convolutions(fields: Mapping[str, Any], hidden_size: int) -> Convolutions:

@@ -161,9 +161,8 @@ def _head(
     config: DflashConfig, get: Get, held: Collection[str], ends: VerifierEnds | None
 ) -> tuple[Tensor, Tensor | None]:
     """The head's rows, and their ids where they are not simply counted."""
-    if "lm_head.weight" not in held:
-        return _needed(ends).head, None
-    head = get("lm_head.weight")
+    has_own = "lm_head.weight" in held
+    head = get("lm_head.weight") if has_own else _needed(ends).head
     if config.draft_vocab_size is None:
         return head, None
     # d2t holds differences: row i is the verifier's id i + d2t[i].
@@ -176,7 +175,8 @@ def _head(
     )
     # Ascending, so that the first of equal logits is the lowest id.
     order = ids.argsort()
-    return head[order], ids[order]
+    # Without a head of its own the ids name the rows it takes of the verifier's.
+    return head[order] if has_own else head[ids[order]], ids[order]
 
 
 def _conv(config: DflashConfig, get: Get, at: str, form: Form) -> ConvWeights | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import trio
 
+from kakeya.drafting.proposer_card import ProposerCard, proposer_message
 from kakeya.errors import demand
 from kakeya.wire.pb.kakeya.node.v1 import drafters_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.drafters_grpc import DrafterServiceServicer
@@ -37,15 +38,23 @@ class DrafterCard:
 class DrafterServicer(DrafterServiceServicer):
     """Tells peers which drafters this node serves now."""
 
-    def __init__(self, drafters: Callable[[], Sequence[DrafterCard]]) -> None:
+    def __init__(
+        self,
+        drafters: Callable[[], Sequence[DrafterCard]],
+        proposers: Callable[[], Sequence[ProposerCard]] = tuple,
+    ) -> None:
         super().__init__()
         self._drafters = drafters
+        self._proposers = proposers
 
     async def ListDrafters(  # noqa: N802 - the service's name
         self, input_message: pb.ListDraftersRequest
     ) -> pb.ListDraftersResponse:
         await trio.lowlevel.checkpoint()
-        return pb.ListDraftersResponse(drafters=[_message(card) for card in self._drafters()])
+        return pb.ListDraftersResponse(
+            drafters=[_message(card) for card in self._drafters()],
+            proposers=[proposer_message(card) for card in self._proposers()],
+        )
 
 
 def cards_of(response: pb.ListDraftersResponse) -> tuple[DrafterCard, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kakeya.config.drafting import DraftingLimits
-from kakeya.drafting.proposer import Draft
+from kakeya.drafting.proposer import Draft, Jobs
 
 NGRAM = "ngram"  # reserved as model_id by the contract
 MAX_GRAM_LEN = 4
@@ -133,6 +133,16 @@ class NgramProposer:
         raw = to_raw(committed_ids)
         index = self._grow(raw, self._limits.index_piece_len)
         return len(index) * ID_BYTES == len(raw)
+
+    def jobs(self, committed_ids: Sequence[int], *, num_drafts: int, num_steps: int) -> Jobs:
+        """Index the prefix piece by piece, then draft."""
+        # Bounded: when others push our half-built index out, `propose` does it in one go.
+        for _ in range(len(committed_ids) // self._limits.index_piece_len + 1):
+            is_done = self.prepare(committed_ids)
+            yield
+            if is_done:
+                break
+        return self.propose(committed_ids, num_drafts=num_drafts, num_steps=num_steps)
 
     def propose(self, committed_ids: Sequence[int], *, num_drafts: int, num_steps: int) -> Draft:
         """A copy of what followed; `num_steps` is accepted and ignored."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,10 @@ class Draft:
     peak_activation_bytes: int = 0
 
 
+# A draft on its way: each `next` is one short job, and the draft is what it returns.
+Jobs = Generator[None, None, Draft]
+
+
 class Proposer(Protocol):
     """Drafts blocks for a committed prefix.  Called on its device's thread only."""
 
@@ -26,3 +30,21 @@ class Proposer(Protocol):
     def propose(self, committed_ids: Sequence[int], *, num_drafts: int, num_steps: int) -> Draft:
         """Exactly `num_drafts` ids for the positions behind `committed_ids` (not empty)."""
         ...
+
+
+@runtime_checkable
+class JobByJob(Protocol):
+    """A proposer whose work on a block, or on a new prefix, is too long for one job.
+
+    What it holds between two jobs is whole: the draft may be given up there (`close`).
+    """
+
+    @property
+    def model_id(self) -> str: ...
+
+    def jobs(self, committed_ids: Sequence[int], *, num_drafts: int, num_steps: int) -> Jobs:
+        """As `Proposer.propose`, cut into jobs.  Begins nothing before the first one."""
+        ...
+
+
+__all__ = ["Draft", "JobByJob", "Jobs", "Proposer"]

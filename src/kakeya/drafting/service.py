@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+
+import trio
 
 from kakeya.compute.device import Device
 from kakeya.config.drafting import DraftingLimits
-from kakeya.drafting.proposer import Draft, Proposer
+from kakeya.drafting.proposer import Draft, JobByJob, Jobs, Proposer
+from kakeya.drafting.proposer_card import ProposerCard
 from kakeya.errors import Refused, demand
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceServicer
@@ -20,44 +23,67 @@ from kakeya.wire.pb.kakeya.v1.distributed_grpc import ProposerServiceServicer
 MAX_ID = (1 << 32) - 1
 
 
-@runtime_checkable
-class Preparing(Protocol):
-    """A proposer whose work on a new prefix is too long for one job."""
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """card: what a model's requests must fit; None: any ids are drafted for (n-gram).
 
-    def prepare(self, committed_ids: Sequence[int]) -> bool:
-        """Do one short piece ahead of `propose`; True when nothing is left."""
-        ...
+    places: the calls that a model drafts for at once; None: as many as come.
+    """
+
+    proposer: Proposer | JobByJob
+    device: Device
+    card: ProposerCard | None = None
+    places: trio.Semaphore | None = None
 
 
 class ProposerService(ProposerServiceServicer):
-    """Serves `proposers` (the first is the default) on one device."""
+    """Serves `proposers` (the first is the default) on one device; models join later."""
 
     def __init__(
-        self, proposers: Sequence[Proposer], *, device: Device, limits: DraftingLimits
+        self,
+        proposers: Sequence[Proposer | JobByJob],
+        *,
+        device: Device,
+        limits: DraftingLimits,
     ) -> None:
         assert proposers
         super().__init__()
-        self._served = {proposer.model_id: proposer for proposer in proposers}
-        self._default = proposers[0]
-        self._device = device
+        self._served = {each.model_id: _Served(each, device) for each in proposers}
+        self._default = self._served[proposers[0].model_id]
         self._limits = limits
+        self._is_draining = False
+
+    @property
+    def cards(self) -> list[ProposerCard]:
+        """What peers are told of the models served here."""
+        return [served.card for served in self._served.values() if served.card is not None]
+
+    def add(self, proposer: JobByJob, card: ProposerCard, *, device: Device) -> None:
+        """Serve a model, which drafts for at most `max_caches` calls at once."""
+        places = trio.Semaphore(self._limits.max_caches)
+        self._served[card.model_id] = _Served(proposer, device, card, places)
+
+    def stop_admitting(self) -> None:
+        """The node drains: no new call is taken."""
+        self._is_draining = True
 
     async def ProposeBlock(  # noqa: N802 - the contract's name
         self, input_message: pb.ProposeBlockRequest
     ) -> pb.ProposeBlockResponse:
-        """Refused: NOT_FOUND, INVALID_ARGUMENT, INTERNAL for a proposer that breaks its word.
+        """Refused: NOT_FOUND, INVALID_ARGUMENT, RESOURCE_EXHAUSTED where too many wait, UNAVAILABLE
+        while the node drains, INTERNAL for a proposer that breaks its word.
 
         A caller that leaves, or whose deadline passes, ends the work before its next job.
         """
-        proposer = self._chosen(input_message.model_id)
+        demand(not self._is_draining, "UNAVAILABLE", "this node drains, it takes no new drafts")
+        served = self._chosen(input_message.model_id)
         demand_sound(input_message, self._limits)
-        committed = array("I", input_message.committed_token_ids)
-        draft = await self._draft(
-            proposer, committed, input_message.block_size, input_message.num_steps
-        )
-        return _response(proposer.model_id, draft, input_message.block_size)
+        if served.card is not None:
+            demand_fitting(input_message, served.card)
+        draft = await self._in_turn(served, input_message)
+        return _response(served.proposer.model_id, draft, input_message.block_size)
 
-    def _chosen(self, model_id: str) -> Proposer:
+    def _chosen(self, model_id: str) -> _Served:
         if not model_id:
             return self._default
         if model_id not in self._served:
@@ -65,18 +91,63 @@ class ProposerService(ProposerServiceServicer):
             raise Refused("NOT_FOUND", f"no proposer {model_id[:128]!r} here; served: {served}")
         return self._served[model_id]
 
-    async def _draft(
-        self, proposer: Proposer, committed: array[int], num_drafts: int, num_steps: int
-    ) -> Draft:
-        def propose() -> Draft:
-            return proposer.propose(committed, num_drafts=num_drafts, num_steps=num_steps)
+    async def _in_turn(self, served: _Served, request: pb.ProposeBlockRequest) -> Draft:
+        """Draft; where the model has no place left, once one is free."""
+        if served.places is None:
+            return await _draft(served, request)
+        num_waiting, most = served.places.statistics().tasks_waiting, self._limits.max_waiting_calls
+        demand(
+            num_waiting < most,
+            "RESOURCE_EXHAUSTED",
+            f"{num_waiting} calls wait for {served.proposer.model_id}, the limit is {most}",
+        )
+        async with served.places:
+            return await _draft(served, request)
 
-        if isinstance(proposer, Preparing):
-            # Bounded: when others push our half-built index out, `propose` does it in one go.
-            for _ in range(len(committed) // self._limits.index_piece_len + 1):
-                if await self._device.run(proposer.prepare, committed):
-                    break
-        return await self._device.run(propose)
+
+async def _draft(served: _Served, request: pb.ProposeBlockRequest) -> Draft:
+    proposer, committed = served.proposer, array("I", request.committed_token_ids)
+    num_drafts, num_steps = request.block_size, request.num_steps
+    if not isinstance(proposer, JobByJob):
+        whole = proposer
+
+        def propose() -> Draft:
+            return whole.propose(committed, num_drafts=num_drafts, num_steps=num_steps)
+
+        return await served.device.run(propose)
+    jobs = proposer.jobs(committed, num_drafts=num_drafts, num_steps=num_steps)
+    try:
+        while (draft := await served.device.run(_next_job, jobs)) is None:
+            pass
+        return draft
+    finally:
+        jobs.close()
+
+
+def _next_job(jobs: Jobs) -> Draft | None:
+    """Run one job; the draft when it was the last."""
+    try:
+        next(jobs)
+    except StopIteration as end:
+        draft: Draft = end.value
+        return draft
+    return None
+
+
+def demand_fitting(request: pb.ProposeBlockRequest, card: ProposerCard) -> None:
+    """Raise Refused(INVALID_ARGUMENT) for ids or lengths that the model does not have."""
+    highest = max(request.committed_token_ids)
+    demand(
+        highest < card.vocab_size,
+        "INVALID_ARGUMENT",
+        f"token id is {highest}, the vocabulary of {card.model_id} is 0 to {card.vocab_size - 1}",
+    )
+    length = len(request.committed_token_ids) + request.block_size
+    demand(
+        length <= card.max_context_len,
+        "INVALID_ARGUMENT",
+        f"prefix and block are {length} tokens, {card.model_id} has {card.max_context_len}",
+    )
 
 
 def demand_sound(request: pb.ProposeBlockRequest, limits: DraftingLimits) -> None:
@@ -116,4 +187,4 @@ def _response(model_id: str, draft: Draft, num_drafts: int) -> pb.ProposeBlockRe
     )
 
 
-__all__ = ["Preparing", "ProposerService", "demand_sound"]
+__all__ = ["ProposerService", "demand_fitting", "demand_sound"]

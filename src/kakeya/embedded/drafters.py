@@ -36,7 +36,8 @@ def resolve_drafter(
     if name == TINY:
         return DrafterChoice(TINY, TINY_FOLDER / "drafter", TINY)
     path, _, verifier = name.partition("@")
-    folder = find_folder(path, env, kind="proposer", known=f"ngram, {TINY}")
+    known = f"ngram, {TINY}, tiny-verifier, tiny-dlm, smollm2"
+    folder = find_folder(path, env, kind="proposer", known=known)
     chosen = verifier or ("" if own_verifier == "none" else own_verifier)
     demand(
         bool(chosen),

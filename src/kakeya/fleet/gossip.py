@@ -29,6 +29,7 @@ from kakeya.fleet.peers import (
     Target,
     delay_s,
     stretch,
+    targets_of_leave,
     targets_of_push,
     targets_of_tick,
 )
@@ -116,10 +117,10 @@ class Gossip:
         self._wake.set()
 
     async def leave(self) -> None:
-        """Say the last card to three peers and the seeds, within one deadline.  Spec: F-08."""
+        """Say the last card to seeds and peers, all at once, within one deadline.  Spec: F-08."""
         self._last_said = self._own.leave(self._around.wall())
         self._wake.set()
-        await self._exchange_with_all(self._targets(targets_of_push), b"")
+        await self._exchange_with_all(self._targets(targets_of_leave), b"")
         await self.persist()
 
     async def _round(self, choose: Choose) -> None:

@@ -109,6 +109,16 @@ def targets_of_push(who: Candidates, rng: random.Random, limits: FleetLimits) ->
     return _distinct([*chosen, *who.seeds])[: limits.max_exchanges]
 
 
+def targets_of_leave(who: Candidates, rng: random.Random, limits: FleetLimits) -> list[Target]:
+    """Who hears a last card: the seeds and live peers, as many as are called at once.  Spec: F-08.
+
+    The card lapses in two intervals, and who has not heard of it by then keeps the one before for
+    its whole lifetime: so small fleets are told to a node.
+    """
+    live = rng.sample(who.live, len(who.live))
+    return _distinct([*who.seeds, *live, *who.down])[: limits.max_exchanges]
+
+
 def _distinct(targets: Iterable[Target]) -> list[Target]:
     by_address: dict[str, Target] = {}
     for target in targets:

@@ -12,11 +12,14 @@ from kakeya.console.slot import Ready
 from kakeya.decoding import Engine, decode, engine_of
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.ngram import NGRAM
+from kakeya.drafting.proposer_card import ProposerCard
+from kakeya.embedded.proposers import PrefixChoice, resolve_by_prefix
 from kakeya.errors import Refused
 from kakeya.fleet.card import ROLE_PROPOSER, ROLE_VERIFIER, Model
-from kakeya.node.need import drafter_dtype
+from kakeya.node.need import chosen_dtype
 from kakeya.node.parts import Parts
 from kakeya.node.progress import ProgressLog
+from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from kakeya.wire.tensor import WireArray
 
 log = structlog.get_logger(__name__)
@@ -60,11 +63,20 @@ async def load_verifier(parts: Parts) -> None:
     )
 
 
-async def load_drafters(parts: Parts) -> None:
+async def load_proposers(parts: Parts) -> None:
     """Load, serve, measure and announce every drafter; what is wrong with one is logged."""
+    await _load_all(parts)
+    parts.proposers_loaded.set()
+
+
+async def _load_all(parts: Parts) -> None:
     device = parts.dflash.device
     for name in parts.settings.proposer:
         if name == NGRAM:
+            continue
+        by_prefix = resolve_by_prefix(name)
+        if by_prefix is not None:
+            await _load_proposer(parts, by_prefix)
             continue
         try:
             load = partial(parts.seams.load_drafter, parts.settings, name, ProgressLog())
@@ -74,7 +86,7 @@ async def load_drafters(parts: Parts) -> None:
             continue
         speed = await _speed(parts, loaded.drafter)
         parts.dflash.serve_drafter(loaded.drafter, loaded.card)
-        label = drafter_dtype(parts.settings)
+        label = chosen_dtype(parts.settings)
         parts.offers.set_proposer(Model(loaded.card.model_id, ROLE_PROPOSER, label, speed))
         log.info(
             "a drafter is ready",
@@ -82,6 +94,41 @@ async def load_drafters(parts: Parts) -> None:
             verifier=loaded.card.verifier,
             tokens_per_second=speed,
         )
+
+
+async def _load_proposer(parts: Parts, choice: PrefixChoice) -> None:
+    """The same for a model that drafts by prefix."""
+    device = parts.proposing_device
+    try:
+        load = partial(parts.seams.load_proposer, parts.settings, choice, ProgressLog())
+        loaded = await device.run(load)
+    except Refused as refused:
+        log.error("a proposer cannot be loaded", proposer=choice.model_id, why=refused.why)
+        return
+    parts.drafting.add(loaded.proposer, loaded.card, device=device)
+    speed = await _prefix_speed(parts, loaded.card)
+    parts.offers.set_proposer(Model(choice.model_id, ROLE_PROPOSER, loaded.dtype, speed))
+    log.info("a proposer is ready", model=choice.model_id, tokens_per_second=speed)
+
+
+async def _prefix_speed(parts: Parts, card: ProposerCard) -> float:
+    """Drafted tokens a second behind a short prefix, by the way peers ask; 0 without time."""
+    request = pb.ProposeBlockRequest(
+        committed_token_ids=[0] * MEASURED_CONTEXT_LEN,
+        block_size=DRAFT_LEN,
+        num_steps=card.num_steps,
+        model_id=card.model_id,
+    )
+    try:
+        await parts.drafting.ProposeBlock(request)
+        started_s = trio.current_time()
+        for _ in range(NUM_DRAFTED_BLOCKS):
+            await parts.drafting.ProposeBlock(request)
+    except Refused as refused:
+        log.warning("a proposer's speed is not known", model=card.model_id, why=refused.why)
+        return 0.0
+    elapsed_s = trio.current_time() - started_s
+    return round(NUM_DRAFTED_BLOCKS * DRAFT_LEN / elapsed_s, 1) if elapsed_s else 0.0
 
 
 async def _speed(parts: Parts, drafter: DflashDrafter) -> float:

@@ -11,7 +11,7 @@ from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.drafter_card import DrafterCard
 from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import name_of, resolve_model
-from kakeya.node.need import drafter_dtype
+from kakeya.node.need import chosen_dtype
 from kakeya.node.served import tokenizer_sha256
 
 Progress = Callable[[str, float], None]
@@ -34,7 +34,7 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
 
     choice = resolve_drafter(name, own_verifier=settings.verifier)
     verifier_folder = resolve_model(choice.verifier, os.environ, progress)
-    dtype = drafter_dtype(settings)
+    dtype = chosen_dtype(settings)
     part = read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
     restorer = load_restorer(choice.folder)
     drafter = load_drafter(

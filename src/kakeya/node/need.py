@@ -12,9 +12,18 @@ from pathlib import Path
 from kakeya.compute.config_fields import shortened
 from kakeya.config.settings import Settings
 from kakeya.config.sizes import shown_size
-from kakeya.drafting.dflash_checkpoint import drafter_bytes, read_dflash_checkpoint
+from kakeya.drafting.dflash_checkpoint import (
+    drafter_bytes,
+    find_verifier_ends,
+    read_dflash_checkpoint,
+)
+from kakeya.drafting.dflash_config import demand_fits
 from kakeya.drafting.ngram import NGRAM
 from kakeya.embedded.drafters import resolve_drafter
+from kakeya.embedded.folder import is_whole
+from kakeya.embedded.models import EMBEDDED, SMOLLM2, find_model, models_folder
+from kakeya.embedded.proposers import resolve_by_prefix
+from kakeya.embedded.smollm2 import FOLDER_NAME
 from kakeya.errors import demand
 from kakeya.node.backend import Host, choose_backend
 from kakeya.verifying.checkpoint import Checkpoint, read_checkpoint, stored_dtype
@@ -58,18 +67,35 @@ def verifier_need(folder: Path, settings: Settings, host: Host) -> VerifierNeed:
     )
 
 
-def drafter_dtype(settings: Settings) -> str:
-    """What drafters compute in: as the torch verifier does where nothing is asked for."""
+def chosen_dtype(settings: Settings) -> str:
+    """What the torch twins compute in where nothing is asked for: the faithful one."""
     return "float32" if settings.dtype == "auto" else settings.dtype
 
 
-def drafters_bytes(settings: Settings, env: Mapping[str, str]) -> int:
-    """The weights of all drafters the node is to serve.  Raises Refused."""
-    itemsize = ITEM_BYTES[drafter_dtype(settings)]
-    names = [name for name in settings.proposer if name != NGRAM]
-    folders = [resolve_drafter(n, own_verifier=settings.verifier, env=env).folder for n in names]
-    read = [read_dflash_checkpoint(folder, settings.drafter) for folder in folders]
-    return sum(drafter_bytes(each, itemsize) for each in read)
+def proposer_bytes(settings: Settings, name: str, env: Mapping[str, str]) -> int:
+    """The weights of what one --proposer names, 0 for ngram and for what is still to be made.
+
+    Raises Refused as the reading of its checkpoint does, or where it does not fit its verifier.
+    """
+    if name == NGRAM:
+        return 0
+    dtype, by_prefix = chosen_dtype(settings), resolve_by_prefix(name)
+    if by_prefix is not None:
+        if is_unmade(by_prefix.model, env):
+            return 0
+        read = read_checkpoint(find_model(by_prefix.model, env), settings.verifying)
+        return weight_bytes(read, dtype, copies_tied_head=True)
+    choice = resolve_drafter(name, own_verifier=settings.verifier, env=env)
+    checkpoint = read_dflash_checkpoint(choice.folder, settings.drafter)
+    if not is_unmade(choice.verifier, env):
+        folder = find_model(choice.verifier, env)
+        demand_fits(checkpoint.config, find_verifier_ends(folder, settings.drafter).shape)
+    return drafter_bytes(checkpoint, ITEM_BYTES[dtype])
+
+
+def is_unmade(name: str, env: Mapping[str, str]) -> bool:
+    """Whether the default model is named and not converted yet."""
+    return name in (SMOLLM2, EMBEDDED) and not is_whole(models_folder(env) / FOLDER_NAME)
 
 
 def demand_memory(settings: Settings, need: VerifierNeed | None, drafting_bytes: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+import trio
+
 from kakeya.compute.device import LivingDevice
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.settings import Settings
@@ -23,6 +25,7 @@ from kakeya.drafting.ngram import NGRAM, NgramProposer
 from kakeya.drafting.service import ProposerService
 from kakeya.drafting.sessions import SessionCounts
 from kakeya.embedded.drafters import resolve_drafter
+from kakeya.embedded.proposers import resolve_by_prefix
 from kakeya.errors import demand
 from kakeya.fleet.card import ROLE_PROPOSER, Model
 from kakeya.fleet.channel_calls import ChannelCalls
@@ -60,6 +63,7 @@ class Parts:
     settings: Settings
     seams: Seams
     drafting_device: LivingDevice
+    proposing_device: LivingDevice
     verifying_device: LivingDevice
     channels: Channels
     fleet: Fleet
@@ -74,6 +78,8 @@ class Parts:
     overview: Overview
     endpoint: Endpoint
     ngram: NgramProposer
+    drafting: ProposerService
+    proposers_loaded: trio.Event
     dflash: Dflash
     health: Health
 
@@ -108,17 +114,21 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
         open_stub=lambda address: DrafterServiceStub(channels.to(address)),
         limits=settings.decoding,
     )
+    ngram = NgramProposer(settings.drafting)
+    drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
     proposers = Proposers(
         fleet=fleet,
         catalog=catalog,
         channels=channels,
         dflash=dflash,
+        drafting=drafting,
         facts=lambda: None if slot.ready is None else slot.ready.facts,
     )
     keeper = Keeper(
         open_stub=proposers.stub, limits=settings.decoding, rng=seams.rng("session ids")
     )
-    peers = peers_of(proposers, channels, settings, keeper)
+    peers = peers_of(proposers, settings, keeper)
+    proposers_loaded = trio.Event()
     generations = Generations(
         settings=settings,
         slot=slot,
@@ -127,6 +137,7 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
         wall=seams.wall,
         note_speed=offers.note_verifier_speed,
         metrics=metrics,
+        proposers_loaded=proposers_loaded,
     )
     overview = Overview(
         fleet=fleet,
@@ -135,13 +146,11 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
         scoreboard=generations.scoreboard,
         sessions=lambda: session_view(dflash.sessions.counts()),
     )
-    ngram = NgramProposer(settings.drafting)
-    drafting = ProposerService([ngram], device=drafting_device, limits=settings.drafting)
     servicers = (
         fleet.servicer(),
         drafting,
         dflash.service,
-        DrafterServicer(lambda: dflash.cards),
+        DrafterServicer(lambda: dflash.cards, lambda: drafting.cards),
         NodeServicer(fleet, generations, overview, proposers.prefers),
     )
     services = [servicer.service for servicer in servicers]
@@ -152,6 +161,7 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
         settings=settings,
         seams=seams,
         drafting_device=drafting_device,
+        proposing_device=seams.make_device("proposing"),
         verifying_device=seams.make_device("verifying"),
         channels=channels,
         fleet=fleet,
@@ -173,6 +183,8 @@ def build_parts(settings: Settings, seams: Seams, drafters: Sequence[DflashDraft
             readers=readers,
         ),
         ngram=ngram,
+        drafting=drafting,
+        proposers_loaded=proposers_loaded,
         dflash=dflash,
         health=health,
     )
@@ -192,10 +204,16 @@ def _small_messages(limits: RpcLimits) -> dict[str, int]:
 
 def _demand_sound(settings: Settings) -> None:
     names = [each for each in settings.proposer if each != NGRAM]
-    choices = [resolve_drafter(each, own_verifier=settings.verifier) for each in names]
-    ids = [choice.model_id for choice in choices]
+    ids = [_proposer_id(each, settings) for each in names]
     twice = [each for each in ids if ids.count(each) > 1]
     demand(not twice, "INVALID_ARGUMENT", f"two proposers go by the name {twice[:1]}")
+
+
+def _proposer_id(name: str, settings: Settings) -> str:
+    by_prefix = resolve_by_prefix(name)
+    if by_prefix is not None:
+        return by_prefix.model_id
+    return resolve_drafter(name, own_verifier=settings.verifier).model_id
 
 
 def _admit(settings: Settings) -> Admit:

@@ -18,7 +18,7 @@ from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.fleet.store import Store
 from kakeya.http.server import HttpServer
-from kakeya.node.chores import load_drafters, load_verifier, measure_drafting
+from kakeya.node.chores import load_proposers, load_verifier, measure_drafting
 from kakeya.node.door import app_of, open_door
 from kakeya.node.gauges import measure_lag, pulled
 from kakeya.node.identity import tls_files
@@ -86,7 +86,12 @@ async def run_node(
     running = RunningNode(parts.fleet.node_id, server.address, parts, door.address if door else "")
     await _keep_name(seams.store, parts.fleet.node_id)
     async with trio.open_nursery() as services:
-        for device in (parts.drafting_device, parts.verifying_device, parts.dflash.device):
+        for device in (
+            parts.drafting_device,
+            parts.proposing_device,
+            parts.verifying_device,
+            parts.dflash.device,
+        ):
             await services.start(device.serve)
         await services.start(parts.channels.serve)
         await services.start(parts.catalog.serve)
@@ -94,7 +99,7 @@ async def run_node(
         parts.fleet.listens_on(server.host, server.port)
         services.start_soon(supervise, "gossip", parts.fleet.run, _restarts(settings))
         services.start_soon(load_verifier, parts)
-        services.start_soon(load_drafters, parts)
+        services.start_soon(load_proposers, parts)
         lag = partial(measure_lag, parts.metrics, settings.node.lag_every_s)
         services.start_soon(supervise, "loop lag", lag, _restarts(settings))
         services.start_soon(measure_drafting, parts)
@@ -154,6 +159,7 @@ async def _drain(parts: Parts, server: Server, door: HttpServer | None) -> None:
     parts.health.set_all(is_serving=False)
     parts.admission.close()
     parts.dflash.sessions.stop_admitting()
+    parts.drafting.stop_admitting()
     with trio.move_on_after(limits.leave_s):
         await parts.fleet.leave()
     with trio.move_on_after(limits.drain_s):

@@ -16,8 +16,10 @@ import structlog
 
 from kakeya.compute.device import LivingDevice, ThreadDevice
 from kakeya.config.settings import Settings
+from kakeya.embedded.proposers import PrefixChoice
 from kakeya.fleet.discovery import Route, udp_route
 from kakeya.fleet.store import FileStore, MemoryStore, Store
+from kakeya.node.draft_models import LoadedProposer, load_proposer
 from kakeya.node.drafters import LoadedDrafter, load_drafter_named
 from kakeya.node.identity import tls_files
 from kakeya.node.served import ServedModel, load_served
@@ -42,6 +44,9 @@ class Seams:
     load_drafter: Callable[[Settings, str, Callable[[str, float], None]], LoadedDrafter] = (
         load_drafter_named
     )
+    load_proposer: Callable[
+        [Settings, PrefixChoice, Callable[[str, float], None]], LoadedProposer
+    ] = load_proposer
 
 
 def host_seams(settings: Settings, state_base: Path, env: Mapping[str, str]) -> Seams:

@@ -14,7 +14,7 @@ from pathlib import Path
 from kakeya.config.settings import Settings
 from kakeya.embedded.models import name_of, resolve_model
 from kakeya.node.backend import this_host
-from kakeya.node.need import drafters_bytes, verifier_need
+from kakeya.node.need import proposer_bytes, verifier_need
 from kakeya.verifying.tokenizer import Tokenizer, load_tokenizer
 from kakeya.verifying.verifier import Verifier
 
@@ -42,7 +42,8 @@ def load_served(settings: Settings, progress: Callable[[str, float], None]) -> S
     need = verifier_need(folder, settings, this_host())
     limits = settings.verifying
     if settings.memory_limit:
-        left = settings.memory_limit - need.weight_bytes - drafters_bytes(settings, os.environ)
+        drafting = sum(proposer_bytes(settings, each, os.environ) for each in settings.proposer)
+        left = settings.memory_limit - need.weight_bytes - drafting
         limits = replace(limits, max_kv_bytes=max(0, left))
     tokenizer = load_tokenizer(folder)
     verifier = _loader(need.backend)(

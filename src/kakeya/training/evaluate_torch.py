@@ -68,11 +68,11 @@ def evaluate_drafter(verifier: Path, drafter: Path, *, num_prompts: int, seed: i
     tiny = load_tiny(verifier)
     config, weights = load_for_fit(tiny, drafter)
     texts = {
-        "greedy": _texts(tiny, verifier, num_prompts, seed=seed, temperature=0.0),
-        "sampled": _texts(tiny, verifier, num_prompts, seed=seed + 1, temperature=0.7),
+        "greedy": answers(tiny, verifier, num_prompts, seed=seed, temperature=0.0),
+        "sampled": answers(tiny, verifier, num_prompts, seed=seed + 1, temperature=0.7),
     }
     texts["first"] = texts["greedy"][:, : PROMPT_LEN + FIRST_LEN + BLOCK_LEN]
-    texts["sampled"] = torch.stack([row for row in texts["sampled"] if not _loops(row.tolist())])
+    texts["sampled"] = torch.stack([row for row in texts["sampled"] if not loops(row.tolist())])
     figures: Figures = {}
     for name in ("sampled", "first", "greedy"):
         ids = texts[name]
@@ -189,7 +189,7 @@ def _banks(
     return [Bank(b.layer, b.k.dtype, b.k.bits[0], b.v.bits[0]) for b in found]
 
 
-def _texts(
+def answers(
     tiny: TinyVerifier, folder: Path, num_prompts: int, *, seed: int, temperature: float
 ) -> Tensor:
     """[num_prompts, PROMPT_LEN + ANSWER_LEN]: held-out prompts and the verifier's answers."""
@@ -205,7 +205,7 @@ def _texts(
     )
 
 
-def _loops(ids: Sequence[int]) -> bool:
+def loops(ids: Sequence[int]) -> bool:
     """Whether LOOP_LEN ids in a row stand in the answer twice."""
     answer = ids[PROMPT_LEN:]
     seen = set()
@@ -217,4 +217,11 @@ def _loops(ids: Sequence[int]) -> bool:
     return False
 
 
-__all__ = ["evaluate_drafter", "evaluate_ftheta", "evaluate_verifier", "ngram_rounds"]
+__all__ = [
+    "answers",
+    "evaluate_drafter",
+    "evaluate_ftheta",
+    "evaluate_verifier",
+    "loops",
+    "ngram_rounds",
+]

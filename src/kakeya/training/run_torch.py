@@ -104,7 +104,10 @@ def write_checkpoint(
 ) -> None:
     """Write config.json, the weights in bfloat16, and training.json: `card` and their number."""
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in params.items()}
+    weights = {
+        name: (p.detach().to(torch.bfloat16) if p.is_floating_point() else p).contiguous()
+        for name, p in params.items()
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     whole_card = {**card, "parameters": sum(p.numel() for p in params.values())}
     (folder / "training.json").write_text(json.dumps(whole_card, indent=1) + "\n")

@@ -12,7 +12,7 @@ from kakeya.verifying.verifier import KvPlan
 
 
 class Filled(Protocol):
-    """How far a K/V is written.  forgettable_from: the first position of the last pass."""
+    """How far a K/V is written.  forgettable_from: positions below stay."""
 
     plan: KvPlan
     length: int

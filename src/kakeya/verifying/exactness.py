@@ -70,10 +70,13 @@ class Exactness:
         return max(GUARD_BOUNDS[dtype], _SAFETY * seen)
 
 
-def measure_exactness(verifier: Measured) -> Exactness:
-    """Compare blocks with steps across the edge of a slab's step and of an attention tile."""
+def measure_exactness(verifier: Measured, seed: int = 0) -> Exactness:
+    """Compare blocks with steps across the edge of a slab's step and of an attention tile.
+
+    Another seed compares other tokens.
+    """
     max_len = min(verifier.config.max_context_len, max(_PREFIX_LENS) + max(BLOCK_LENS))
-    ids = _probe_ids(max_len, verifier.config.vocab_size)
+    ids = _probe_ids(max_len, verifier.config.vocab_size, seed)
     prefixes = [n for n in _PREFIX_LENS if n + _NUM_STEPS <= max_len]
     found = [each for prefix_len in prefixes or [0] for each in _compare(verifier, ids, prefix_len)]
     return Exactness(
@@ -123,6 +126,6 @@ def _filled(verifier: Measured, ids: Sequence[int], max_len: int) -> ComparableK
     return comparable
 
 
-def _probe_ids(count: int, vocab_size: int) -> list[int]:
-    """Ids spread over the vocabulary, always the same ones (a step coprime to most sizes)."""
-    return [(7919 * i + 13) % vocab_size for i in range(count)]
+def _probe_ids(count: int, vocab_size: int, seed: int) -> list[int]:
+    """Ids spread over the vocabulary, the same for a seed (a step coprime to most sizes)."""
+    return [(7919 * i + 4099 * seed + 13) % vocab_size for i in range(count)]

@@ -27,7 +27,7 @@ class MlxKv:
         self.plan = plan
         self.layer_types = tuple(shape.layer_type for shape in layers)
         self.length = 0
-        self.forgettable_from = 0  # the first position of the last pass
+        self.forgettable_from = 0  # positions below it have to stay
         self.kinds = kinds
         # Zeros, because a hidden slot is multiplied by a weight of 0 all the same.
         own = {

@@ -59,13 +59,28 @@ def run_layer(
     """Decoder layer `index` over x: [T, hidden_size]; writes its K and V first."""
     shape = config.layers[index]
     here = shared.types[shape.layer_type]
-    heads = _heads(config, weights, x, index, here)
+    heads = layer_heads(config, weights, x, index, here.cos, here.sin)
     if shape.kv_source == index:
         write(kv.slabs[index], heads[:, config.num_heads :].transpose(0, 1), here.placement)
     if kv_only:
         return x
     k, v = kv.readable(index, here.placement.num_slots)
     mixed = attend(heads[:, : config.num_heads], k, v, here.queries, config.attention_scale)
+    return after_attention(config, weights, x, mixed, index, shared.per_layer_input)
+
+
+def after_attention(
+    config: ModelConfig,
+    weights: LayerWeights,
+    x: Tensor,
+    mixed: Tensor,
+    index: int,
+    per_layer_input: Tensor | None,
+) -> Tensor:
+    """What layer `index` puts out: x [T, hidden_size] went in, `mixed` is what it attended to.
+
+    mixed: [T, num_heads * head_dim].  per_layer_input: [T, num_layers, per_layer_input_size].
+    """
     x = _added(weights.out(mixed), weights.out_norm, x)
     inner = rms_norm(x, weights.mlp_norm)
     if isinstance(weights.mlp, SparseMlp):
@@ -75,8 +90,8 @@ def run_layer(
         out = _gated(inner, weights.mlp, _ACTIVATIONS[config.activation])
     x = _added(out, weights.mlp_out_norm, x)
     if weights.per_layer_input is not None:
-        assert shared.per_layer_input is not None
-        x = _with_own_input(config, weights.per_layer_input, x, shared.per_layer_input[:, index])
+        assert per_layer_input is not None
+        x = _with_own_input(config, weights.per_layer_input, x, per_layer_input[:, index])
     return x if weights.scalar is None else x.mul_(weights.scalar)
 
 
@@ -103,10 +118,13 @@ def rms_norm(x: Tensor, norm: Norm) -> Tensor:
     return out if x.dtype == torch.float32 else out.to(x.dtype)
 
 
-def _heads(
-    config: ModelConfig, weights: LayerWeights, x: Tensor, index: int, here: TypePass
+def layer_heads(
+    config: ModelConfig, weights: LayerWeights, x: Tensor, index: int, cos: Tensor, sin: Tensor
 ) -> Tensor:
-    """[T, heads, head_dim], normed and rotated: q's, then K's and V's where it has its own."""
+    """[T, heads, head_dim], normed and rotated: q's, then K's and V's where it has its own.
+
+    cos, sin: [T, num_heads + 2 * num_kv_heads, head_dim], as in TypePass.
+    """
     shape = config.layers[index]
     heads = weights.qkv(rms_norm(x, weights.input_norm)).view(len(x), -1, shape.head_dim)
     if shape.kv_source == index and not shape.has_v_proj:
@@ -117,7 +135,7 @@ def _heads(
     elif norm is not None:
         num_normed = len(norm.weight)
         heads = torch.cat((rms_norm(heads[:, :num_normed], norm), heads[:, num_normed:]), 1)
-    return _rotate(heads, here.cos[:, : heads.shape[1]], here.sin[:, : heads.shape[1]])
+    return _rotate(heads, cos[:, : heads.shape[1]], sin[:, : heads.shape[1]])
 
 
 def kv_heads(

@@ -35,7 +35,7 @@ from kakeya.verifying.layers_mlx import (
 )
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.rows import choose
-from kakeya.verifying.slots import LayerKind, kv_values, layer_kinds
+from kakeya.verifying.slots import LayerKind, forgettable_from, kv_values, layer_kinds
 from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Rows
 from kakeya.verifying.weights_mlx import DTYPES, Weights
 from kakeya.verifying.window import evicted_by, reach_after_restore
@@ -90,6 +90,11 @@ class MlxVerifier:
         )
 
     @property
+    def _slack(self) -> int:
+        """Rows that one pass may write ahead."""
+        return max(self._limits.max_block_len, self._limits.max_prefill_chunk_len)
+
+    @property
     def prefill_chunk_len(self) -> int:
         return self._limits.max_prefill_chunk_len
 
@@ -131,6 +136,16 @@ class MlxVerifier:
         aux = tuple(from_mlx(taps[layer])[1] for layer in aux_layers)
         return choose(np.array(logits), want_logits=want_logits, aux=aux)
 
+    def denoise(self, kv: Kv, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [rows, vocab_size] of a block whose rows see one another; nothing is appended."""
+        assert isinstance(kv, MlxKv)
+        demand_block(ids, self._limits)
+        x, _ = self._layers(kv, ids, aux_layers=(), is_prefill=False, sees_block=True)
+        logits = self._logits(x)
+        mx.eval(logits, kv.slabs)
+        self.trim(kv, kv.length - len(ids))
+        return np.array(logits)
+
     def prefill(
         self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
     ) -> tuple[NDArray[np.generic], ...]:
@@ -167,7 +182,7 @@ class MlxVerifier:
         kv.slabs[bank.layer][:, mx.array(slots)] = heads.transpose(1, 0, 2)
 
     def trim(self, kv: Kv, length: int) -> None:
-        """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) beyond the last pass."""
+        """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) where a ring has lost some."""
         assert isinstance(kv, MlxKv)
         demand_forgettable(kv, length)
         kv.length = length
@@ -177,15 +192,21 @@ class MlxVerifier:
             plan,
             self.config.layer_types,
             sliding_window=self.config.sliding_window,
-            slack=max(self._limits.max_block_len, self._limits.max_prefill_chunk_len),
+            slack=self._slack,
         )
 
     def _layers(
-        self, kv: MlxKv, ids: Sequence[int], *, aux_layers: Sequence[int], is_prefill: bool
+        self,
+        kv: MlxKv,
+        ids: Sequence[int],
+        *,
+        aux_layers: Sequence[int],
+        is_prefill: bool,
+        sees_block: bool = False,
     ) -> tuple[mx.array, dict[int, mx.array]]:
         """Run all layers: the last hidden state [T, hidden_size], and the tapped outputs."""
         demand_writable(kv, ids, self.config)
-        shared, x = self._begin(kv, ids)
+        shared, x = self._begin(kv, ids, sees_block)
         taps: dict[int, mx.array] = {}
         num_needed = self._num_needed(aux_layers) if is_prefill else self.config.num_layers
         for i, layer in enumerate(self._weights.layers[:num_needed]):
@@ -194,8 +215,10 @@ class MlxVerifier:
             x = run_layer(self.config, layer, x, kv, i, shared, kv_only=kv_only)
             if i in aux_layers:
                 taps[i] = x
-        kv.forgettable_from = kv.length
         kv.length += len(ids)
+        kv.forgettable_from = forgettable_from(
+            kv.kinds, kv.forgettable_from, length=kv.length, slack=self._slack
+        )
         return x, taps
 
     def _num_needed(self, aux_layers: Sequence[int]) -> int:
@@ -203,22 +226,22 @@ class MlxVerifier:
         sources = {shape.kv_source for shape in self.config.layers}
         return 1 + max(*sources, *aux_layers, -1)
 
-    def _begin(self, kv: MlxKv, ids: Sequence[int]) -> tuple[Pass, mx.array]:
+    def _begin(self, kv: MlxKv, ids: Sequence[int], sees_block: bool) -> tuple[Pass, mx.array]:
         """What the layers share, and the embedded ids: [T, hidden_size]."""
         c = self.config
         index = mx.array(list(ids), dtype=mx.int32)
         x = self._weights.embedding.rows(index)
         if c.embedding_scale is not None:
             x = x * mx.array(c.embedding_scale, dtype=self._dtype)
-        types = {t: self._type_pass(kv, t, len(ids)) for t in kv.kinds}
+        types = {t: self._type_pass(kv, t, len(ids), sees_block) for t in kv.kinds}
         per_layer = self._weights.per_layer
         if per_layer is None:
             return Pass(types, None), x
         return Pass(types, per_layer_inputs(c, per_layer, index, x)), x
 
-    def _type_pass(self, kv: MlxKv, layer_type: str, num_rows: int) -> TypePass:
+    def _type_pass(self, kv: MlxKv, layer_type: str, num_rows: int, sees_block: bool) -> TypePass:
         shape = next(s for s in self.config.layers if s.layer_type == layer_type)
-        placement = kv.kinds[layer_type].place(kv.length, num_rows)
+        placement = kv.kinds[layer_type].place(kv.length, num_rows, sees_block=sees_block)
         rows = slice(kv.length, kv.length + num_rows)
         num_rotated = self.config.num_heads + shape.num_kv_heads
         known_cos, known_sin = self._rotations[layer_type]

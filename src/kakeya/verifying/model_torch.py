@@ -37,7 +37,7 @@ from kakeya.verifying.layers_torch import (
 )
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.rows import choose
-from kakeya.verifying.slots import LayerKind, kv_values, layer_kinds
+from kakeya.verifying.slots import LayerKind, forgettable_from, kv_values, layer_kinds
 from kakeya.verifying.verifier import Bank, Geometry, Kv, KvPlan, Rows
 from kakeya.verifying.weights_torch import DTYPES, Weights
 from kakeya.verifying.window import evicted_by, reach_after_restore
@@ -92,6 +92,11 @@ class TorchVerifier:
         )
 
     @property
+    def _slack(self) -> int:
+        """Rows that one pass may write ahead."""
+        return max(self._limits.max_block_len, self._limits.max_prefill_chunk_len)
+
+    @property
     def prefill_chunk_len(self) -> int:
         return self._limits.max_prefill_chunk_len
 
@@ -133,6 +138,16 @@ class TorchVerifier:
             aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
         return choose(logits, want_logits=want_logits, aux=aux)
 
+    def denoise(self, kv: Kv, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [rows, vocab_size] of a block whose rows see one another; nothing is appended."""
+        assert isinstance(kv, TorchKv)
+        demand_block(ids, self._limits)
+        with torch.inference_mode():
+            x, _ = self._layers(kv, ids, aux_layers=(), is_prefill=False, sees_block=True)
+            logits: NDArray[np.float32] = self._logits(x).numpy()
+        self.trim(kv, kv.length - len(ids))
+        return logits
+
     def prefill(
         self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
     ) -> tuple[NDArray[np.generic], ...]:
@@ -169,7 +184,7 @@ class TorchVerifier:
         kv.slabs[bank.layer][:, torch.from_numpy(slots)] = heads.transpose(0, 1)
 
     def trim(self, kv: Kv, length: int) -> None:
-        """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) beyond the last pass."""
+        """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) where a ring has lost some."""
         assert isinstance(kv, TorchKv)
         demand_forgettable(kv, length)
         kv.length = length
@@ -179,15 +194,21 @@ class TorchVerifier:
             plan,
             self.config.layer_types,
             sliding_window=self.config.sliding_window,
-            slack=max(self._limits.max_block_len, self._limits.max_prefill_chunk_len),
+            slack=self._slack,
         )
 
     def _layers(
-        self, kv: TorchKv, ids: Sequence[int], *, aux_layers: Sequence[int], is_prefill: bool
+        self,
+        kv: TorchKv,
+        ids: Sequence[int],
+        *,
+        aux_layers: Sequence[int],
+        is_prefill: bool,
+        sees_block: bool = False,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Run all layers: the last hidden state [T, hidden_size], and the tapped outputs."""
         demand_writable(kv, ids, self.config)
-        shared, x = self._begin(kv, ids)
+        shared, x = self._begin(kv, ids, sees_block)
         taps: dict[int, Tensor] = {}
         num_needed = self._num_needed(aux_layers) if is_prefill else self.config.num_layers
         for i, layer in enumerate(self._weights.layers[:num_needed]):
@@ -196,8 +217,10 @@ class TorchVerifier:
             x = run_layer(self.config, layer, x, kv, i, shared, kv_only=kv_only)
             if i in aux_layers:
                 taps[i] = x
-        kv.forgettable_from = kv.length
         kv.length += len(ids)
+        kv.forgettable_from = forgettable_from(
+            kv.kinds, kv.forgettable_from, length=kv.length, slack=self._slack
+        )
         return x, taps
 
     def _num_needed(self, aux_layers: Sequence[int]) -> int:
@@ -205,22 +228,22 @@ class TorchVerifier:
         sources = {shape.kv_source for shape in self.config.layers}
         return 1 + max(*sources, *aux_layers, -1)
 
-    def _begin(self, kv: TorchKv, ids: Sequence[int]) -> tuple[Pass, Tensor]:
+    def _begin(self, kv: TorchKv, ids: Sequence[int], sees_block: bool) -> tuple[Pass, Tensor]:
         """What the layers share, and the embedded ids: [T, hidden_size]."""
         c = self.config
         index = torch.tensor(list(ids), dtype=torch.int64)
         x = self._weights.embedding[index]
         if c.embedding_scale is not None:
             x = x * torch.tensor(c.embedding_scale, dtype=self._dtype)
-        types = {t: self._type_pass(kv, t, len(ids)) for t in kv.kinds}
+        types = {t: self._type_pass(kv, t, len(ids), sees_block) for t in kv.kinds}
         per_layer = self._weights.per_layer
         if per_layer is None:
             return Pass(types, None), x
         return Pass(types, per_layer_inputs(c, per_layer, index, x)), x
 
-    def _type_pass(self, kv: TorchKv, layer_type: str, num_rows: int) -> TypePass:
+    def _type_pass(self, kv: TorchKv, layer_type: str, num_rows: int, sees_block: bool) -> TypePass:
         shape = next(s for s in self.config.layers if s.layer_type == layer_type)
-        placement = kv.kinds[layer_type].place(kv.length, num_rows)
+        placement = kv.kinds[layer_type].place(kv.length, num_rows, sees_block=sees_block)
         rows = slice(kv.length, kv.length + num_rows)
         num_heads, num_kv_heads = self.config.num_heads, shape.num_kv_heads
         num_rotated = num_heads + num_kv_heads

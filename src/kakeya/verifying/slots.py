@@ -6,6 +6,7 @@ Positions, not values: shared by the twins, and pure.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,15 +53,24 @@ class LayerKind:
         self._positions: NDArray[np.int64] = np.full(self.num_slots, -1, dtype=np.int64)
         self._num_read = 0
 
-    def place(self, first_position: int, num_rows: int) -> Placement:
-        """Give the rows at first_position … their slots, and say what each may look at."""
+    @property
+    def is_ring(self) -> bool:
+        """Whether positions written later take the slots of earlier ones."""
+        return self._slots.ring_len > 0
+
+    def place(self, first_position: int, num_rows: int, *, sees_block: bool = False) -> Placement:
+        """Give the rows at first_position … their slots, and say what each may look at.
+
+        sees_block: one another too, later ones as well.
+        """
         rows = np.arange(first_position, first_position + num_rows, dtype=np.int64)
         slots = np.array([self._slots.slot(int(row)) for row in rows], dtype=np.int64)
         self._positions[slots] = rows
         end = int(slots.max()) + 1
         self._num_read = max(self._num_read, -(-end // SLOT_STEP) * SLOT_STEP)
         held = self._positions[: self._num_read]
-        return Placement(_spans(slots), self._num_read, hidden_slots(held, rows, self._reach))
+        hidden = hidden_slots(held, rows, self._reach, sees_block=sees_block)
+        return Placement(_spans(slots), self._num_read, hidden)
 
     def reaches(self, reach: Reach) -> None:
         """Rows attend to `reach` from now on."""
@@ -88,6 +98,17 @@ def layer_kinds(
         reach = reach_of(plan, slide)
         kinds[layer_type] = LayerKind(reach, slot_map_of(plan, reach, slack=slack))
     return kinds
+
+
+def forgettable_from(
+    kinds: Mapping[str, LayerKind], forgettable: int, *, length: int, slack: int
+) -> int:
+    """The first position that can be forgotten once `length` are written; `forgettable`: before.
+
+    A ring keeps `slack` positions more than its rows look at, so that many can be taken back.
+    """
+    has_ring = any(kind.is_ring for kind in kinds.values())
+    return max(forgettable, length - slack) if has_ring else forgettable
 
 
 def kv_values(layers: tuple[LayerShape, ...], kinds: dict[str, LayerKind]) -> int:

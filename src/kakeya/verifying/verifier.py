@@ -148,5 +148,8 @@ class Verifier(Protocol):
         ...
 
     def trim(self, kv: Kv, length: int) -> None:
-        """Forget positions ≥ `length`.  At most the last forward's rows can be forgotten."""
+        """Forget positions ≥ `length`: at least the last pass's rows can be forgotten.
+
+        All can where no layer slides and nothing is evicted; else as many as one pass may write.
+        """
         ...

@@ -19,6 +19,8 @@ from kakeya.verifying.checkpoint import Checkpoint
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.weight_names import mlp_norm_name, weight_shapes
 
+# A weight [out, in] and its bias, ready to be applied to rows.
+Form = Callable[[Tensor, Tensor | None], Matrix]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -104,8 +106,11 @@ def load_weights(
     dtype: str,
     limits: VerifyingLimits,
     progress: Callable[[float], None],
+    form: Form = prepare,
 ) -> Weights:
     """Read the weights, layer by layer, and fuse them.  `progress` gets the share done (0 … 1).
+
+    form: makes a matrix of a weight and a bias; training, which is not exact by row, has another.
 
     Raises Refused(RESOURCE_EXHAUSTED) above the memory limit before anything is allocated, and
     DATA_LOSS when a file changed since its header was checked.
@@ -124,7 +129,7 @@ def load_weights(
     )
     try:
         with ExitStack() as stack:
-            reader = _Reader(checkpoint, DTYPES[dtype], stack)
+            reader = _Reader(checkpoint, DTYPES[dtype], stack, form)
             return _read(config, reader, progress)
     except SafetensorError as error:
         raise Refused("DATA_LOSS", f"the weights cannot be read: {error}") from None
@@ -142,7 +147,10 @@ def resident_bytes(config: ModelConfig, dtype: str) -> int:
 class _Reader:
     """Tensors by name out of memory-mapped files that are open as long as the stack is."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, stack: ExitStack) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, stack: ExitStack, form: Form
+    ) -> None:
+        self.form = form
         self._checkpoint = checkpoint
         self._dtype = dtype
         paths = set(checkpoint.files.values())
@@ -165,7 +173,7 @@ class _Reader:
         """The named linear layers as one, outputs one behind the other."""
         weight = torch.cat([self.tensor(f"{name}.weight") for name in names])
         bias = torch.cat([self.tensor(f"{name}.bias") for name in names]) if has_bias else None
-        return prepare(weight, bias)
+        return self.form(weight, bias)
 
 
 def norm_of(weight: Tensor, eps: float) -> Norm:
@@ -187,7 +195,7 @@ def _read(config: ModelConfig, reader: _Reader, progress: Callable[[float], None
         per_layer=_per_layer_embedding(reader) if config.per_layer_input_size else None,
         layers=tuple(layers),
         norm=reader.norm("model.norm"),
-        head=prepare(head, None),
+        head=reader.form(head, None),
         inv_freq={
             layer_type: inverse_frequencies(rope, head_dims[layer_type])
             for layer_type, rope in config.ropes.items()

@@ -116,16 +116,23 @@ def slot_map(reach: Reach, *, max_len: int, slack: int) -> SlotMap:
 
 
 def hidden_slots(
-    slot_positions: NDArray[np.int64], rows: NDArray[np.int64], reach: Reach
+    slot_positions: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    reach: Reach,
+    *,
+    sees_block: bool = False,
 ) -> NDArray[np.bool_]:
     """True where a row must not look: [len(rows), num_slots].
+
+    sees_block: the rows see one another as well, later ones too.
 
     slot_positions: the position whose K/V lies in each slot, -1 where there is none.
     rows: the rows' positions.  A forgotten position hides itself: it is behind every row until
     it is written again.
     """
     at, row = slot_positions[None, :], rows[:, None]
-    hidden = (at < 0) | (at > row)
+    last_seen = np.full_like(row, rows[-1]) if sees_block else row
+    hidden = (at < 0) | (at > last_seen)
     if reach.window is not None:
         hidden |= (at >= reach.sink) & (at <= row - reach.window)
     if reach.slide is not None:

@@ -38,8 +38,26 @@ class DrafterCard(_message.Message):
     mask_id: int
     def __init__(self, model_id: _Optional[str] = ..., verifier: _Optional[str] = ..., vocab_size: _Optional[int] = ..., hidden_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., tokenizer_sha256: _Optional[str] = ..., aux_layers: _Optional[_Iterable[int]] = ..., max_context_len: _Optional[int] = ..., max_num_drafts: _Optional[int] = ..., restores: _Optional[bool] = ..., family: _Optional[str] = ..., mask_id: _Optional[int] = ...) -> None: ...
 
+class ProposerCard(_message.Message):
+    __slots__ = ("model_id", "vocab_size", "tokenizer_sha256", "max_context_len", "max_num_drafts", "num_steps")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_SHA256_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_LEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    vocab_size: int
+    tokenizer_sha256: str
+    max_context_len: int
+    max_num_drafts: int
+    num_steps: int
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_sha256: _Optional[str] = ..., max_context_len: _Optional[int] = ..., max_num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
+
 class ListDraftersResponse(_message.Message):
-    __slots__ = ("drafters",)
+    __slots__ = ("drafters", "proposers")
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSERS_FIELD_NUMBER: _ClassVar[int]
     drafters: _containers.RepeatedCompositeFieldContainer[DrafterCard]
-    def __init__(self, drafters: _Optional[_Iterable[_Union[DrafterCard, _Mapping]]] = ...) -> None: ...
+    proposers: _containers.RepeatedCompositeFieldContainer[ProposerCard]
+    def __init__(self, drafters: _Optional[_Iterable[_Union[DrafterCard, _Mapping]]] = ..., proposers: _Optional[_Iterable[_Union[ProposerCard, _Mapping]]] = ...) -> None: ...

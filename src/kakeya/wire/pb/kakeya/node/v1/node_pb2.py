@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kakeya/node/v1/node.proto\x12\x0ekakeya.node.v1\"?\n\x0fGetFleetRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x08\x12\x0c\n\x04role\x18\x02 \x01(\r\x12\x10\n\x08model_id\x18\x03 \x01(\t\"\x14\n\x12GetOverviewRequest\"#\n\x13GetOverviewResponse\x12\x0c\n\x04json\x18\x01 \x01(\t\"_\n\x0cOfferedModel\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\r\x12\x14\n\x0cquantization\x18\x03 \x01(\t\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\"\xfe\x01\n\tFleetNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x02 \x01(\t\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\x12\r\n\x05ttl_s\x18\x04 \x01(\x01\x12\x11\n\treachable\x18\x05 \x01(\x08\x12\x10\n\x08platform\x18\x06 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x07 \x01(\x04\x12\x13\n\x0bmlx_version\x18\x08 \x01(\t\x12,\n\x06models\x18\t \x03(\x0b\x32\x1c.kakeya.node.v1.OfferedModel\x12\x14\n\x0c\x63lock_skew_s\x18\n \x01(\x01\x12\x18\n\x10\x63onflict_address\x18\x0b \x01(\t\"z\n\x10GetFleetResponse\x12\x14\n\x0cself_node_id\x18\x01 \x01(\t\x12\x12\n\nfleet_name\x18\x02 \x01(\t\x12(\n\x05nodes\x18\x03 \x03(\x0b\x32\x19.kakeya.node.v1.FleetNode\x12\x12\n\nplan_lines\x18\x04 \x03(\t\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x16\n\x05\x43ount\x12\r\n\x05value\x18\x01 \x01(\r\"\x9a\x03\n\x0fGenerateRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.kakeya.node.v1.ChatMessage\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\r\n\x05plain\x18\x07 \x01(\x08\x12\x10\n\x08\x64raft_on\x18\x08 \x01(\t\x12\x12\n\nnum_drafts\x18\t \x01(\r\x12\x0f\n\x07kv_mode\x18\n \x01(\t\x12\x13\n\x0btemperature\x18\x0b \x01(\x01\x12\r\n\x05top_p\x18\x0c \x01(\x01\x12\r\n\x05top_k\x18\r \x01(\r\x12\r\n\x05min_p\x18\x0e \x01(\x01\x12\x0c\n\x04seed\x18\x0f \x01(\x04\x12\r\n\x05\x65xact\x18\x10 \x01(\t\x12&\n\x07kv_sink\x18\x11 \x01(\x0b\x32\x15.kakeya.node.v1.Count\x12(\n\tkv_window\x18\x12 \x01(\x0b\x32\x15.kakeya.node.v1.Count\x12\x10\n\x08proposer\x18\x13 \x01(\t\"t\n\rGenerateEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12$\n\x05\x62lock\x18\x03 \x01(\x0b\x32\x15.kakeya.node.v1.Block\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x14.kakeya.node.v1.Done\"W\n\x05\x42lock\x12\x12\n\nnum_drafts\x18\x01 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x02 \x01(\r\x12\x10\n\x08proposer\x18\x03 \x01(\t\x12\x12\n\ndrafted_on\x18\x04 \x01(\t\"\xfc\x01\n\x04\x44one\x12\x15\n\rfinish_reason\x18\x01 \x01(\t\x12\x12\n\nprompt_len\x18\x02 \x01(\r\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x04 \x01(\x01\x12\x36\n\tfallbacks\x18\x05 \x03(\x0b\x32#.kakeya.node.v1.Done.FallbacksEntry\x12\x17\n\x0fmargin_rechecks\x18\x06 \x01(\r\x12\x10\n\x08model_id\x18\x07 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x08 \x01(\t\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x82\x02\n\x0bNodeService\x12M\n\x08GetFleet\x12\x1f.kakeya.node.v1.GetFleetRequest\x1a .kakeya.node.v1.GetFleetResponse\x12V\n\x0bGetOverview\x12\".kakeya.node.v1.GetOverviewRequest\x1a#.kakeya.node.v1.GetOverviewResponse\x12L\n\x08Generate\x12\x1f.kakeya.node.v1.GenerateRequest\x1a\x1d.kakeya.node.v1.GenerateEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kakeya/node/v1/node.proto\x12\x0ekakeya.node.v1\"?\n\x0fGetFleetRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x08\x12\x0c\n\x04role\x18\x02 \x01(\r\x12\x10\n\x08model_id\x18\x03 \x01(\t\"\x14\n\x12GetOverviewRequest\"#\n\x13GetOverviewResponse\x12\x0c\n\x04json\x18\x01 \x01(\t\"_\n\x0cOfferedModel\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\r\x12\x14\n\x0cquantization\x18\x03 \x01(\t\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\"\xfe\x01\n\tFleetNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x02 \x01(\t\x12\r\n\x05\x61ge_s\x18\x03 \x01(\x01\x12\r\n\x05ttl_s\x18\x04 \x01(\x01\x12\x11\n\treachable\x18\x05 \x01(\x08\x12\x10\n\x08platform\x18\x06 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x07 \x01(\x04\x12\x13\n\x0bmlx_version\x18\x08 \x01(\t\x12,\n\x06models\x18\t \x03(\x0b\x32\x1c.kakeya.node.v1.OfferedModel\x12\x14\n\x0c\x63lock_skew_s\x18\n \x01(\x01\x12\x18\n\x10\x63onflict_address\x18\x0b \x01(\t\"\x8b\x01\n\x10GetFleetResponse\x12\x14\n\x0cself_node_id\x18\x01 \x01(\t\x12\x12\n\nfleet_name\x18\x02 \x01(\t\x12(\n\x05nodes\x18\x03 \x03(\x0b\x32\x19.kakeya.node.v1.FleetNode\x12\x12\n\nplan_lines\x18\x04 \x03(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x16\n\x05\x43ount\x12\r\n\x05value\x18\x01 \x01(\r\"\x9a\x03\n\x0fGenerateRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.kakeya.node.v1.ChatMessage\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\r\n\x05plain\x18\x07 \x01(\x08\x12\x10\n\x08\x64raft_on\x18\x08 \x01(\t\x12\x12\n\nnum_drafts\x18\t \x01(\r\x12\x0f\n\x07kv_mode\x18\n \x01(\t\x12\x13\n\x0btemperature\x18\x0b \x01(\x01\x12\r\n\x05top_p\x18\x0c \x01(\x01\x12\r\n\x05top_k\x18\r \x01(\r\x12\r\n\x05min_p\x18\x0e \x01(\x01\x12\x0c\n\x04seed\x18\x0f \x01(\x04\x12\r\n\x05\x65xact\x18\x10 \x01(\t\x12&\n\x07kv_sink\x18\x11 \x01(\x0b\x32\x15.kakeya.node.v1.Count\x12(\n\tkv_window\x18\x12 \x01(\x0b\x32\x15.kakeya.node.v1.Count\x12\x10\n\x08proposer\x18\x13 \x01(\t\"t\n\rGenerateEvent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12$\n\x05\x62lock\x18\x03 \x01(\x0b\x32\x15.kakeya.node.v1.Block\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x14.kakeya.node.v1.Done\"W\n\x05\x42lock\x12\x12\n\nnum_drafts\x18\x01 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x02 \x01(\r\x12\x10\n\x08proposer\x18\x03 \x01(\t\x12\x12\n\ndrafted_on\x18\x04 \x01(\t\"\xfc\x01\n\x04\x44one\x12\x15\n\rfinish_reason\x18\x01 \x01(\t\x12\x12\n\nprompt_len\x18\x02 \x01(\r\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x04 \x01(\x01\x12\x36\n\tfallbacks\x18\x05 \x03(\x0b\x32#.kakeya.node.v1.Done.FallbacksEntry\x12\x17\n\x0fmargin_rechecks\x18\x06 \x01(\r\x12\x10\n\x08model_id\x18\x07 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x08 \x01(\t\x1a\x30\n\x0e\x46\x61llbacksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x82\x02\n\x0bNodeService\x12M\n\x08GetFleet\x12\x1f.kakeya.node.v1.GetFleetRequest\x1a .kakeya.node.v1.GetFleetResponse\x12V\n\x0bGetOverview\x12\".kakeya.node.v1.GetOverviewRequest\x1a#.kakeya.node.v1.GetOverviewResponse\x12L\n\x08Generate\x12\x1f.kakeya.node.v1.GenerateRequest\x1a\x1d.kakeya.node.v1.GenerateEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,22 +43,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OFFEREDMODEL']._serialized_end=264
   _globals['_FLEETNODE']._serialized_start=267
   _globals['_FLEETNODE']._serialized_end=521
-  _globals['_GETFLEETRESPONSE']._serialized_start=523
-  _globals['_GETFLEETRESPONSE']._serialized_end=645
-  _globals['_CHATMESSAGE']._serialized_start=647
-  _globals['_CHATMESSAGE']._serialized_end=691
-  _globals['_COUNT']._serialized_start=693
-  _globals['_COUNT']._serialized_end=715
-  _globals['_GENERATEREQUEST']._serialized_start=718
-  _globals['_GENERATEREQUEST']._serialized_end=1128
-  _globals['_GENERATEEVENT']._serialized_start=1130
-  _globals['_GENERATEEVENT']._serialized_end=1246
-  _globals['_BLOCK']._serialized_start=1248
-  _globals['_BLOCK']._serialized_end=1335
-  _globals['_DONE']._serialized_start=1338
-  _globals['_DONE']._serialized_end=1590
-  _globals['_DONE_FALLBACKSENTRY']._serialized_start=1542
-  _globals['_DONE_FALLBACKSENTRY']._serialized_end=1590
-  _globals['_NODESERVICE']._serialized_start=1593
-  _globals['_NODESERVICE']._serialized_end=1851
+  _globals['_GETFLEETRESPONSE']._serialized_start=524
+  _globals['_GETFLEETRESPONSE']._serialized_end=663
+  _globals['_CHATMESSAGE']._serialized_start=665
+  _globals['_CHATMESSAGE']._serialized_end=709
+  _globals['_COUNT']._serialized_start=711
+  _globals['_COUNT']._serialized_end=733
+  _globals['_GENERATEREQUEST']._serialized_start=736
+  _globals['_GENERATEREQUEST']._serialized_end=1146
+  _globals['_GENERATEEVENT']._serialized_start=1148
+  _globals['_GENERATEEVENT']._serialized_end=1264
+  _globals['_BLOCK']._serialized_start=1266
+  _globals['_BLOCK']._serialized_end=1353
+  _globals['_DONE']._serialized_start=1356
+  _globals['_DONE']._serialized_end=1608
+  _globals['_DONE_FALLBACKSENTRY']._serialized_start=1560
+  _globals['_DONE_FALLBACKSENTRY']._serialized_end=1608
+  _globals['_NODESERVICE']._serialized_start=1611
+  _globals['_NODESERVICE']._serialized_end=1869
 # @@protoc_insertion_point(module_scope)

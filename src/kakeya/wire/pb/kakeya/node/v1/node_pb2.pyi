@@ -65,16 +65,18 @@ class FleetNode(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., grpc_address: _Optional[str] = ..., age_s: _Optional[float] = ..., ttl_s: _Optional[float] = ..., reachable: _Optional[bool] = ..., platform: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., mlx_version: _Optional[str] = ..., models: _Optional[_Iterable[_Union[OfferedModel, _Mapping]]] = ..., clock_skew_s: _Optional[float] = ..., conflict_address: _Optional[str] = ...) -> None: ...
 
 class GetFleetResponse(_message.Message):
-    __slots__ = ("self_node_id", "fleet_name", "nodes", "plan_lines")
+    __slots__ = ("self_node_id", "fleet_name", "nodes", "plan_lines", "version")
     SELF_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     FLEET_NAME_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     PLAN_LINES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     self_node_id: str
     fleet_name: str
     nodes: _containers.RepeatedCompositeFieldContainer[FleetNode]
     plan_lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, self_node_id: _Optional[str] = ..., fleet_name: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[FleetNode, _Mapping]]] = ..., plan_lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    version: str
+    def __init__(self, self_node_id: _Optional[str] = ..., fleet_name: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[FleetNode, _Mapping]]] = ..., plan_lines: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")
