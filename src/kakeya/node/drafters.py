@@ -11,7 +11,8 @@ from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.drafter_card import DrafterCard
 from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import name_of, resolve_model
-from kakeya.node.served import chosen_dtype, tokenizer_sha256
+from kakeya.node.need import chosen_dtype
+from kakeya.node.served import tokenizer_sha256
 
 Progress = Callable[[str, float], None]
 
@@ -56,6 +57,8 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
         max_context_len=drafter.shape.max_context_len,
         max_num_drafts=drafter.shape.max_num_drafts,
         restores=restorer is not None,
+        family=part.family,
+        mask_id=drafter.config.mask_id,
     )
     return LoadedDrafter(drafter, card)
 
