@@ -10,7 +10,7 @@ _UNITS = {
     **{f"{letter}b": 1000 ** (i + 1) for i, letter in enumerate("kmgt")},
     **{f"{letter}ib": 1024 ** (i + 1) for i, letter in enumerate("kmgt")},
 }
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([a-zA-Z]{0,3})")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-zA-Z]{0,3})")
 
 
 def parse_size(text: str) -> int:

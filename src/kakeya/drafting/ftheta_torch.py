@@ -12,36 +12,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
 from kakeya.compute.ropes_torch import Turn, rotate, turn_of
 from kakeya.compute.torch_arrays import from_torch
+from kakeya.compute.weight_files import readable
 from kakeya.drafting.dflash_config import DflashConfig
 from kakeya.drafting.dflash_context_torch import TorchContext
 from kakeya.drafting.dflash_drafter_torch import DflashTorchDrafter
 from kakeya.drafting.dflash_torch import block_hidden, embed
 from kakeya.drafting.dflash_weights_torch import DflashWeights
 from kakeya.drafting.drafter import LayerBank, RestorePlan
-from kakeya.errors import Refused, demand
+from kakeya.drafting.ftheta_file import MATRICES, Target, find_maps
 from kakeya.wire.tensor import WireArray
 
-FILE = "ftheta.safetensors"
 # The prompt is read in pieces of so many positions that do not see one another: one short job
 # each, and a long prompt costs no more a position than a short one.
 PIECE_LEN = 64
-
-
-class Target(msgspec.Struct, frozen=True):
-    """The verifier the maps lead to, as the file's header tells."""
-
-    layer_types: tuple[str, ...]
-    sliding_window: int | None
-    num_kv_heads: int
-    head_dim: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,26 +153,14 @@ def wanted_layers(target: Target, plan: RestorePlan) -> list[int]:
 def load_restorer(folder: Path) -> LinearRestorer | None:
     """The f_θ that lies beside a drafter; None without one.
 
-    Raises Refused(DATA_LOSS, INVALID_ARGUMENT) for a file that is damaged.
+    Raises Refused as find_maps does; whether it fits the drafter is demand_maps_fit's business.
     """
-    path = folder / FILE
-    if not path.is_file():
+    found = find_maps(folder)
+    if found is None:
         return None
-    try:
-        with safe_open(path, framework="pt") as opened:
-            header = (opened.metadata() or {}).get("target", "")
-            maps = {name: opened.get_tensor(name).float() for name in ("alone", "seeded")}
-        target = msgspec.json.decode(header, type=Target)
-    except (SafetensorError, msgspec.DecodeError) as error:
-        raise Refused("DATA_LOSS", f"{FILE} cannot be read: {error}") from None
-    rows = len(target.layer_types) * 2 * target.num_kv_heads * target.head_dim
-    for name, matrix in maps.items():
-        demand(
-            matrix.ndim == 2 and len(matrix) == rows,
-            "INVALID_ARGUMENT",
-            f"{name} of {FILE} has shape {list(matrix.shape)}, its header says {rows} rows",
-        )
-    return LinearRestorer(Maps(target, maps["alone"], maps["seeded"]))
+    with readable(found.path), safe_open(found.path, framework="pt") as opened:
+        maps = {name: opened.get_tensor(name).float() for name in MATRICES}
+    return LinearRestorer(Maps(found.target, maps["alone"], maps["seeded"]))
 
 
 def _wire(rows: Tensor, drafter: DflashTorchDrafter) -> WireArray:
@@ -190,4 +168,4 @@ def _wire(rows: Tensor, drafter: DflashTorchDrafter) -> WireArray:
     return WireArray(*from_torch(rows[None].to(drafter.weights.embedding.dtype).contiguous()))
 
 
-__all__ = ["FILE", "LinearRestorer", "Maps", "Target", "load_restorer", "prompt_features"]
+__all__ = ["LinearRestorer", "Maps", "load_restorer", "prompt_features"]

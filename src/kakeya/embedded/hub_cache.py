@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from huggingface_hub.file_download import repo_folder_name
-
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = ("1", "on", "true", "yes")
@@ -39,7 +37,7 @@ def hub_folder(env: Mapping[str, str]) -> Path:
 
 def repo_folder(env: Mapping[str, str], repo: str) -> Path:
     """Where a repository's blobs and snapshots lie, whether they are there or not."""
-    return hub_folder(env) / repo_folder_name(repo_id=repo, repo_type="model")
+    return hub_folder(env) / f"models--{repo.replace('/', '--')}"
 
 
 def find_repo(env: Mapping[str, str], repo: str) -> Path | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.drafter_card import DrafterCard
+from kakeya.drafting.ftheta_file import demand_maps_fit, find_maps
 from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import name_of, resolve_model
 from kakeya.node.need import chosen_dtype
@@ -36,7 +37,7 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
     verifier_folder = resolve_model(choice.verifier, os.environ, progress)
     dtype = chosen_dtype(settings)
     part = read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
-    restorer = load_restorer(choice.folder)
+    maps, restorer = find_maps(choice.folder), load_restorer(choice.folder)
     drafter = load_drafter(
         choice.folder,
         verifier=part,
@@ -46,6 +47,8 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
         restorer=restorer,
         progress=lambda share: progress("loading the drafter", share),
     )
+    if maps is not None:
+        demand_maps_fit(maps, drafter.config)
     card = DrafterCard(
         model_id=choice.model_id,
         verifier=name_of(choice.verifier),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from kakeya.config.settings import ConfigError, Settings
 from kakeya.embedded.models import find_model
+from kakeya.embedded.smollm2 import installed_gguf
 from kakeya.errors import Refused
 from kakeya.node.backend import Host, choose_backend
 from kakeya.node.need import (
@@ -42,8 +43,9 @@ def demand_loadable(settings: Settings, env: Mapping[str, str], host: Host) -> N
 def _checked_verifier(
     settings: Settings, env: Mapping[str, str], host: Host
 ) -> VerifierNeed | None:
-    """None for one that is still to be made: it is checked by its maker."""
+    """None for one that is still to be made: it is checked by its maker, who must be here."""
     if is_unmade(settings.verifier, env):
+        installed_gguf()
         choose_backend(settings.backend, host)
         return None
     folder = find_model(settings.verifier, env)

@@ -12,9 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kakeya.config.settings import Settings
+from kakeya.config.verifying import VerifyingLimits
 from kakeya.embedded.models import name_of, resolve_model
 from kakeya.node.backend import this_host
-from kakeya.node.need import proposer_bytes, verifier_need
+from kakeya.node.need import (
+    VerifierNeed,
+    demand_memory,
+    demand_rows,
+    proposer_bytes,
+    verifier_need,
+)
 from kakeya.verifying.tokenizer import Tokenizer, load_tokenizer
 from kakeya.verifying.verifier import Verifier
 
@@ -40,16 +47,12 @@ def load_served(settings: Settings, progress: Callable[[str, float], None]) -> S
     """
     folder = resolve_model(settings.verifier, os.environ, progress)
     need = verifier_need(folder, settings, this_host())
-    limits = settings.verifying
-    if settings.memory_limit:
-        drafting = sum(proposer_bytes(settings, each, os.environ) for each in settings.proposer)
-        left = settings.memory_limit - need.weight_bytes - drafting
-        limits = replace(limits, max_kv_bytes=max(0, left))
     tokenizer = load_tokenizer(folder)
+    demand_rows(tokenizer.vocab_size, need.checkpoint.config.vocab_size)
     verifier = _loader(need.backend)(
         folder,
         dtype=need.dtype,
-        limits=limits,
+        limits=_limits(settings, need),
         model_id=model_id_of(settings.verifier),
         progress=lambda share: progress("loading weights", share),
     )
@@ -60,6 +63,16 @@ def load_served(settings: Settings, progress: Callable[[str, float], None]) -> S
         need.backend,
         need.checkpoint.config.model_type,
     )
+
+
+def _limits(settings: Settings, need: VerifierNeed) -> VerifyingLimits:
+    """K/V may take what the weights leave of the memory limit.  Raises Refused for too little."""
+    if not settings.memory_limit:
+        return settings.verifying
+    drafting = sum(proposer_bytes(settings, each, os.environ) for each in settings.proposer)
+    demand_memory(settings, need, drafting)
+    left = settings.memory_limit - need.weight_bytes - drafting
+    return replace(settings.verifying, max_kv_bytes=left)
 
 
 def _loader(backend: str) -> Callable[..., Verifier]:
