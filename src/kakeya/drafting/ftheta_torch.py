@@ -13,25 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
 from kakeya.compute.ropes_torch import Turn, rotate, turn_of
 from kakeya.compute.torch_arrays import from_torch
-from kakeya.compute.weight_files import readable
 from kakeya.drafting.dflash_config import DflashConfig
 from kakeya.drafting.dflash_context_torch import TorchContext
 from kakeya.drafting.dflash_drafter_torch import DflashTorchDrafter
 from kakeya.drafting.dflash_torch import block_hidden, embed
 from kakeya.drafting.dflash_weights_torch import DflashWeights
 from kakeya.drafting.drafter import LayerBank, RestorePlan
-from kakeya.drafting.ftheta_file import MATRICES, Target, find_maps
+from kakeya.drafting.ftheta import (
+    FILE,
+    Target,
+    evicted_positions,
+    num_rows,
+    pieces,
+    read_target,
+    wanted_layers,
+)
+from kakeya.errors import Refused
 from kakeya.wire.tensor import WireArray
-
-# The prompt is read in pieces of so many positions that do not see one another: one short job
-# each, and a long prompt costs no more a position than a short one.
-PIECE_LEN = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,24 +62,25 @@ class LinearRestorer:
         context_len: int,
     ) -> Iterator[LayerBank | None]:
         """As `DflashDrafter.restore`."""
-        evicted = range(plan.sink, max(plan.sink, len(plan.prompt_ids) - plan.window))
+        evicted = evicted_positions(plan)
         layers = wanted_layers(self.maps.target, plan) if evicted else []
         if not layers:
             return
         is_seeded = context is not None and context_len >= evicted.stop
-        pieces = []
-        for start in range(evicted.start - evicted.start % PIECE_LEN, evicted.stop, PIECE_LEN):
-            end = min(start + PIECE_LEN, len(plan.prompt_ids))
+        known = context if is_seeded else None
+        found = []
+        for piece in pieces(evicted, len(plan.prompt_ids)):
             with torch.inference_mode():
-                rows = self._rows(
-                    drafter, plan.prompt_ids, context if is_seeded else None, start, end
+                rows = self._rows(drafter, plan.prompt_ids, known, piece.start, piece.stop)
+                kept = slice(
+                    max(evicted.start, piece.start) - piece.start,
+                    min(evicted.stop, piece.stop) - piece.start,
                 )
-                kept = slice(max(evicted.start - start, 0), min(evicted.stop, end) - start)
-                pieces.append(rows[kept, layers])
+                found.append(rows[kept, layers])
             yield None
         for i, layer in enumerate(layers):
             with torch.inference_mode():
-                k, v = torch.cat([piece[:, i] for piece in pieces]).unbind(1)
+                k, v = torch.cat([rows[:, i] for rows in found]).unbind(1)
                 bank = LayerBank(layer, _wire(k, drafter), _wire(v, drafter))
             yield bank
 
@@ -137,30 +142,22 @@ def project(matrix: Tensor, features: Tensor, target: Target) -> Tensor:
     return out.view(len(features), *shape)
 
 
-def wanted_layers(target: Target, plan: RestorePlan) -> list[int]:
-    """Layers whose rows could attend to an evicted position, and that are not left out."""
-    wanted = []
-    for i, layer_type in enumerate(target.layer_types):
-        if layer_type == "full_attention":
-            needs = not plan.omits_full_layers
-        else:
-            needs = target.sliding_window is None or target.sliding_window > plan.window
-        if needs:
-            wanted.append(i)
-    return wanted
-
-
 def load_restorer(folder: Path) -> LinearRestorer | None:
     """The f_θ that lies beside a drafter; None without one.
 
-    Raises Refused as find_maps does; whether it fits the drafter is demand_maps_fit's business.
+    Raises Refused(DATA_LOSS, INVALID_ARGUMENT) for a file that is damaged.
     """
-    found = find_maps(folder)
-    if found is None:
+    path = folder / FILE
+    if not path.is_file():
         return None
-    with readable(found.path), safe_open(found.path, framework="pt") as opened:
-        maps = {name: opened.get_tensor(name).float() for name in MATRICES}
-    return LinearRestorer(Maps(found.target, maps["alone"], maps["seeded"]))
+    try:
+        with safe_open(path, framework="pt") as opened:
+            header = opened.metadata()
+            maps = {name: opened.get_tensor(name).float() for name in ("alone", "seeded")}
+    except SafetensorError as error:
+        raise Refused("DATA_LOSS", f"{FILE} cannot be read: {error}") from None
+    target = read_target(header, {name: num_rows(each.shape) for name, each in maps.items()})
+    return LinearRestorer(Maps(target, maps["alone"], maps["seeded"]))
 
 
 def _wire(rows: Tensor, drafter: DflashTorchDrafter) -> WireArray:

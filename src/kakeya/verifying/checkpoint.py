@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kakeya.compute.quantized import Quantized
 from kakeya.compute.weight_files import (
     FolderLimits,
     Header,
@@ -25,7 +26,6 @@ from kakeya.errors import demand
 from kakeya.verifying.model_config import ModelConfig, read_config
 from kakeya.verifying.weight_names import (
     QUANTIZED_BITS,
-    Quantized,
     packing,
     part_name,
     stored_prefix,
