@@ -65,10 +65,10 @@ class Count:
 
 
 @contextmanager
-def tiny_pair(home: Path, dtype: str) -> Iterator[Pair]:
-    """`attic` verifies, `cellar` drafts, and they know each other."""
+def tiny_pair(home: Path, dtype: str, *more: str) -> Iterator[Pair]:
+    """`attic` verifies (with the flags `more`), `cellar` drafts, and they know each other."""
     window = ("--sink", str(SINK), "--window", str(WINDOW))
-    verifying = ("--verifier", "tiny", "--dtype", dtype, *window)
+    verifying = ("--verifier", "tiny", "--dtype", dtype, *window, *more)
     with (
         running_node(home, *QUICK, *verifying, "--node-id", "attic") as attic,
         running_node(
