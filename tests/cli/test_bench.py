@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from kakeya.cli.bench import joined, seconds_of
+from kakeya.cli.bench_flags import seconds_of
+from kakeya.cli.bench_rows import joined
 from kakeya.cli.delayed import DelayingDialer
 from kakeya.errors import Refused
 from tests.cli.nodes import eventually, fleet_view, run_here, run_kakeya, running_node

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kakeya.config.drafter import DrafterLimits
+from kakeya.drafting.dflash_bounds import slots_for
 from kakeya.drafting.dflash_config import read_dflash_config
-from kakeya.drafting.dflash_context_torch import SlabAttention, TorchContext, slots_for
+from kakeya.drafting.dflash_context_torch import SlabAttention, TorchContext
 from kakeya.drafting.dflash_drafter_torch import DflashTorchDrafter
 from kakeya.drafting.dflash_torch import block_hidden, context_features, context_rows, embed
 from kakeya.drafting.dflash_weights_torch import VerifierEnds

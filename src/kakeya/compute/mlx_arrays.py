@@ -6,6 +6,8 @@ and what from_mlx gives is plain host memory that may leave it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
@@ -40,3 +42,13 @@ def from_mlx(array: mx.array) -> tuple[str, NDArray[np.generic]]:
     if name == "bfloat16":
         array = array.view(mx.uint16)
     return name, np.array(array)
+
+
+def arrays_in(part: Any) -> list[mx.array]:
+    """Every array in a tree of tuples, lists and dataclasses."""
+    if isinstance(part, mx.array):
+        return [part]
+    if isinstance(part, (tuple, list)):
+        return [array for each in part for array in arrays_in(each)]
+    names = getattr(type(part), "__dataclass_fields__", ())
+    return [array for name in names for array in arrays_in(getattr(part, name))]

@@ -11,14 +11,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kakeya.compute.config_fields import shortened
+from kakeya.compute.config_fields import shortened, whole
 from kakeya.compute.weight_files import FolderLimits, check_headers, read_json, weight_files
 from kakeya.config.drafter import DrafterLimits
-from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config
+from kakeya.drafting.dflash_config import DflashConfig, VerifierShape, read_dflash_config
 from kakeya.errors import demand
 
 # Tensors that change nothing we compute: the other direction of d2t, and rotary tables.
 _UNREAD = re.compile(r"t2d|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+# The verifier's embedding and head go by these names; the longer ones are of models that also
+# take images.
+_EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight")
+_HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 # id of a draft row → how far the verifier's id is above it; present with draft_vocab_size only.
 ID_MAP = "d2t"
 
@@ -42,6 +46,19 @@ class DflashCheckpoint:
     @property
     def num_params(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierEndsOnDisk:
+    """What a drafter needs of its verifier's folder, by the headers.
+
+    names: of the embedding and of the head, one name where they are the same matrix.
+    """
+
+    shape: VerifierShape
+    family: str  # its model_type
+    names: tuple[str, ...]
+    files: Mapping[str, Path]
 
 
 def folder_limits(limits: DrafterLimits) -> FolderLimits:
@@ -74,6 +91,48 @@ def read_dflash_checkpoint(folder: Path, limits: DrafterLimits) -> DflashCheckpo
             f"the weight {shortened(name)} is none that this drafter computes with",
         )
     return DflashCheckpoint(config, files, shapes)
+
+
+def find_verifier_ends(folder: Path, limits: DrafterLimits) -> VerifierEndsOnDisk:
+    """Shape and ends of a verifier, whatever its architecture.
+
+    Raises Refused as the reading of a drafter's folder does.
+    """
+    raw = read_json(folder / "config.json", folder_limits(limits))
+    text = raw["text_config"] if isinstance(raw.get("text_config"), dict) else raw
+    shape = VerifierShape(
+        vocab_size=whole(text, "vocab_size", 2, 1 << 22),
+        hidden_size=whole(text, "hidden_size", 1, 1 << 17),
+        num_layers=whole(text, "num_hidden_layers", 1, 1024),
+    )
+    files = weight_files(folder, folder_limits(limits))
+    embedding = next((name for name in _EMBEDDINGS if name in files), _EMBEDDINGS[0])
+    head = next((name for name in _HEADS if name in files), None)
+    is_tied = text.get("tie_word_embeddings", raw.get("tie_word_embeddings"))
+    demand(
+        head is not None or is_tied is not False,
+        "INVALID_ARGUMENT",
+        f"tie_word_embeddings is false, but the weight {_HEADS[0]} is missing",
+    )
+    names = (embedding,) if head is None or is_tied else (embedding, head)
+    check_headers(dict.fromkeys(names, (shape.vocab_size, shape.hidden_size)), files)
+    family = text.get("model_type")
+    return VerifierEndsOnDisk(shape, family if isinstance(family, str) else "", names, files)
+
+
+def drafter_bytes(checkpoint: DflashCheckpoint, itemsize: int) -> int:
+    """Bytes the weights take in memory, the verifier's embedding and head with them.
+
+    Every layer's k and v count twice, they have a second form for the context.
+    """
+    c = checkpoint.config
+    num_kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * c.hidden_size
+    num_ends = sum(
+        c.vocab_size * c.hidden_size
+        for name in ("embed_tokens.weight", "lm_head.weight")
+        if name not in checkpoint.shapes
+    )
+    return (checkpoint.num_params + num_kv + num_ends) * itemsize
 
 
 def weight_shapes(config: DflashConfig, held: Collection[str]) -> dict[str, tuple[int, ...]]:

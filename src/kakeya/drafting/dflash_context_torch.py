@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kakeya.drafting.dflash_bounds import Sight, sights
 from kakeya.drafting.dflash_config import DflashConfig
 
 
@@ -37,17 +38,6 @@ def new_slab(config: DflashConfig, num_slots: int, dtype: torch.dtype) -> Tensor
     return torch.zeros(c.num_layers, 2 * c.num_kv_heads, num_slots, c.head_dim, dtype=dtype)
 
 
-def slots_for(config: DflashConfig, context_len: int, min_growth_len: int) -> int:
-    """Slots a context of `context_len` positions has: room for a block behind it as well.
-
-    Never falls with the length.  Steps grow with the length (a quarter of its power of two), so
-    that all the copying of a context that grows costs a few times its size.
-    """
-    needed = context_len + config.block_len
-    step = max(min_growth_len, 1 << max(0, needed.bit_length() - 3))
-    return min(-(-needed // step) * step, config.max_context_len)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """The slots one kind of layer reads, and what each row may not see of them.
@@ -69,9 +59,9 @@ class SlabAttention:
         self._slab = slab
         self._context_len = context_len
         self._end = context_len + block_len
-        kinds = list(zip(config.layer_types, config.causal_layers, strict=True))
-        views = {kind: self._view(*kind) for kind in dict.fromkeys(kinds)}
-        self._views = [views[kind] for kind in kinds]
+        found = sights(config, context_len, block_len)
+        views = {id(sight): self._view(sight) for sight in found}
+        self._views = [views[id(sight)] for sight in found]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[T, num_heads * head_dim] for q [T, num_heads, head_dim] and k, v of the block."""
@@ -91,28 +81,13 @@ class SlabAttention:
         mixed = mixed.view(c.num_kv_heads, T, group, c.head_dim).transpose(0, 1)
         return mixed.reshape(T, c.num_heads * c.head_dim)
 
-    def _view(self, layer_type: str, is_causal: bool) -> View:
-        c = self._config
-        window = c.sliding_window if layer_type == "sliding_attention" else None
-        first = 0 if window is None else max(0, self._context_len + 1 - window)
-        if window is None and not is_causal:
-            return View(first, None)
-        rows = torch.arange(self._context_len, self._end)
-        keys = torch.arange(first, self._end)
-        seen = visible(rows, keys, is_causal=is_causal, window=window)
+    def _view(self, sight: Sight) -> View:
+        if sight.seen is None:
+            return View(sight.first, None)
+        seen = torch.from_numpy(sight.seen)
         mask = torch.zeros(seen.shape, dtype=self._slab.dtype).masked_fill_(~seen, -torch.inf)
-        return View(first, mask.repeat_interleave(c.num_heads // c.num_kv_heads, dim=0))
+        group = self._config.num_heads // self._config.num_kv_heads
+        return View(sight.first, mask.repeat_interleave(group, dim=0))
 
 
-def visible(rows: Tensor, keys: Tensor, *, is_causal: bool, window: int | None) -> Tensor:
-    """Whether the row at a position sees the key at another: [..., len(rows), len(keys)], bool.
-
-    rows: [..., T], keys: [..., S], positions of one block and of its context and itself.  A
-    window reaches as far ahead as back.
-    """
-    distance = rows[..., :, None] - keys[..., None, :]
-    seen = distance >= 0 if is_causal else torch.ones_like(distance, dtype=torch.bool)
-    return seen if window is None else seen & (distance.abs() < window)
-
-
-__all__ = ["SlabAttention", "TorchContext", "new_slab", "slots_for", "visible"]
+__all__ = ["SlabAttention", "TorchContext", "new_slab"]

@@ -15,13 +15,16 @@ from kakeya.compute.ropes_torch import Turn, turn_of
 from kakeya.compute.torch_arrays import to_torch
 from kakeya.config.drafter import DrafterLimits
 from kakeya.drafting.dflash2_torch import select
-from kakeya.drafting.dflash_config import DflashConfig
-from kakeya.drafting.dflash_context_torch import (
-    SlabAttention,
-    TorchContext,
-    new_slab,
+from kakeya.drafting.dflash_bounds import (
+    activation_bytes,
+    context_bytes,
+    demand_draftable,
+    demand_fitting,
+    drafter_shape,
     slots_for,
 )
+from kakeya.drafting.dflash_config import DflashConfig
+from kakeya.drafting.dflash_context_torch import SlabAttention, TorchContext, new_slab
 from kakeya.drafting.dflash_torch import (
     ContextRows,
     block_hidden,
@@ -34,7 +37,6 @@ from kakeya.drafting.dflash_torch import (
 from kakeya.drafting.dflash_weights_torch import DflashWeights
 from kakeya.drafting.drafter import Context, DrafterShape, LayerBank, RestorePlan
 from kakeya.drafting.proposer import Draft
-from kakeya.errors import demand
 from kakeya.wire.tensor import WireArray
 
 # Rotations of these first positions are kept (2 MB at a head_dim of 128 in bfloat16); those of
@@ -79,22 +81,11 @@ class DflashTorchDrafter:
 
     @property
     def shape(self) -> DrafterShape:
-        c = self.config
-        return DrafterShape(
-            vocab_size=c.vocab_size,
-            num_aux=len(c.aux_layers),
-            hidden_size=c.hidden_size,
-            max_context_len=c.max_context_len,
-            max_num_drafts=c.block_len - 1,
-            max_extend_len=self._limits.max_extend_len,
-        )
+        return drafter_shape(self.config, self._limits)
 
     def context_bytes(self, context_len: int) -> int:
-        c = self.config
-        if context_len <= 0:
-            return 0
-        num_slots = slots_for(c, context_len, self._limits.min_growth_len)
-        return 2 * c.num_layers * c.num_kv_heads * num_slots * c.head_dim * self._dtype.itemsize
+        growth_len = self._limits.min_growth_len
+        return context_bytes(self.config, context_len, growth_len, itemsize=self._dtype.itemsize)
 
     def restore(
         self, plan: RestorePlan, context: Context | None, context_len: int
@@ -113,14 +104,7 @@ class DflashTorchDrafter:
         drafter's positions.  Then nothing was written.
         """
         assert context is None or isinstance(context, TorchContext)
-        num_rows = self._demand_fitting(aux)
-        end = context_len + num_rows
-        demand(
-            context_len >= 0 and end <= self.config.max_context_len,
-            "OUT_OF_RANGE",
-            f"the context would reach {end} positions, "
-            f"the drafter has {self.config.max_context_len}",
-        )
+        end = context_len + demand_fitting(self.shape, context_len, aux)
         with torch.inference_mode():
             rows = [to_torch(each.dtype, each.bits).to(self._dtype) for each in aux]
             features = context_features(self.config, self.weights, torch.cat(rows, -1))
@@ -140,7 +124,7 @@ class DflashTorchDrafter:
         """
         assert isinstance(context, TorchContext)
         block_len = 1 + num_drafts
-        self._demand_draftable(context_len, bonus_id, num_drafts)
+        demand_draftable(self.shape, context_len, bonus_id, num_drafts)
         assert context_len + block_len <= context.num_slots
         with torch.inference_mode():
             ids = self._block_ids[:block_len].clone()
@@ -157,7 +141,9 @@ class DflashTorchDrafter:
             tuple(drafted),
             diffusion_steps=1,
             forward_passes=1,
-            peak_activation_bytes=self._activation_bytes(block_len),
+            peak_activation_bytes=activation_bytes(
+                self.config, block_len, itemsize=self._dtype.itemsize
+            ),
         )
 
     def read(self, context: TorchContext, first: int, end: int) -> ContextRows:
@@ -178,48 +164,6 @@ class DflashTorchDrafter:
         ids = best if self.weights.head_ids is None else self.weights.head_ids[best]
         return [int(each) for each in ids.tolist()]
 
-    def _demand_fitting(self, aux: Sequence[WireArray]) -> int:
-        """The number of rows, which all arrays share."""
-        shape = self.shape
-        demand(
-            len(aux) == shape.num_aux,
-            "INVALID_ARGUMENT",
-            f"there are {len(aux)} aux arrays, the drafter takes {shape.num_aux}",
-        )
-        num_rows = aux[0].bits.shape[0] if aux[0].bits.ndim else 0
-        demand(
-            1 <= num_rows <= shape.max_extend_len,
-            "INVALID_ARGUMENT",
-            f"aux has {num_rows} rows, it must have 1 to {shape.max_extend_len}",
-        )
-        for i, each in enumerate(aux):
-            demand(
-                each.bits.shape == (num_rows, shape.hidden_size),
-                "INVALID_ARGUMENT",
-                f"aux[{i}] has shape {list(each.bits.shape)}, "
-                f"expected [{num_rows}, {shape.hidden_size}]",
-            )
-        return num_rows
-
-    def _demand_draftable(self, context_len: int, bonus_id: int, num_drafts: int) -> None:
-        shape = self.shape
-        demand(
-            0 <= bonus_id < shape.vocab_size,
-            "INVALID_ARGUMENT",
-            f"the bonus is {bonus_id}, the vocabulary is 0 to {shape.vocab_size - 1}",
-        )
-        demand(
-            1 <= num_drafts <= shape.max_num_drafts,
-            "INVALID_ARGUMENT",
-            f"num_drafts is {num_drafts}, it must be 1 to {shape.max_num_drafts}",
-        )
-        end = context_len + 1 + num_drafts
-        demand(
-            end <= shape.max_context_len,
-            "OUT_OF_RANGE",
-            f"the block would reach {end} positions, the drafter has {shape.max_context_len}",
-        )
-
     def _with_room(self, context: TorchContext | None, context_len: int, end: int) -> TorchContext:
         """The context with slots for `end` positions and a block; a longer slab is a copy."""
         num_slots = slots_for(self.config, end, self._limits.min_growth_len)
@@ -236,10 +180,3 @@ class DflashTorchDrafter:
         if end <= _TURN_TABLE_LEN:
             return Turn(self._turn.cos[first:end], self._turn.sin[first:end])
         return turn_of(torch.arange(first, end), self.weights.inv_freq, self._dtype)
-
-    def _activation_bytes(self, block_len: int) -> int:
-        """An estimate of a pass: the widest part of a layer, or the logits beside the last one."""
-        c = self.config
-        widest = max(2 * c.intermediate_size, 2 * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim)
-        num_logits = c.draft_vocab_size or c.vocab_size
-        return block_len * (2 * c.hidden_size + max(widest, num_logits)) * self._dtype.itemsize

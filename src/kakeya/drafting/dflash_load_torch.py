@@ -12,15 +12,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from kakeya.compute.config_fields import whole
 from kakeya.compute.matmul_torch import prepare, use_threads
 from kakeya.compute.threads import usable_cores
-from kakeya.compute.weight_files import check_headers, read_json, weight_files
 from kakeya.config.drafter import DrafterLimits
 from kakeya.drafting.dflash_checkpoint import (
     ID_MAP,
     DflashCheckpoint,
-    folder_limits,
+    drafter_bytes,
+    find_verifier_ends,
     read_dflash_checkpoint,
 )
 from kakeya.drafting.dflash_config import VerifierShape, demand_fits
@@ -28,18 +27,17 @@ from kakeya.drafting.dflash_drafter_torch import DflashTorchDrafter, Restorer
 from kakeya.drafting.dflash_weights_torch import DTYPES, DflashWeights, VerifierEnds, assemble
 from kakeya.errors import Refused, demand
 
-# The verifier's embedding and head go by these names; the longer ones are of models that also
-# take images.
-_EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight")
-_HEADS = ("lm_head.weight", "language_model.lm_head.weight")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifierPart:
-    """What a drafter needs of its verifier: the shape it must have, and its two ends."""
+    """What a drafter needs of its verifier: the shape it must have, and its two ends.
+
+    family: the verifier's model_type, "" where it is not known.
+    """
 
     shape: VerifierShape
     ends: VerifierEnds
+    family: str = ""
 
 
 def load_drafter(
@@ -82,28 +80,11 @@ def read_verifier_part(folder: Path, *, dtype: str, limits: DrafterLimits) -> Ve
     Raises Refused as the reading of a drafter's folder does.
     """
     demand_dtype(dtype)
-    raw = read_json(folder / "config.json", folder_limits(limits))
-    text = raw["text_config"] if isinstance(raw.get("text_config"), dict) else raw
-    shape = VerifierShape(
-        vocab_size=whole(text, "vocab_size", 2, 1 << 22),
-        hidden_size=whole(text, "hidden_size", 1, 1 << 17),
-        num_layers=whole(text, "num_hidden_layers", 1, 1024),
-    )
-    files = weight_files(folder, folder_limits(limits))
-    embedding = next((name for name in _EMBEDDINGS if name in files), _EMBEDDINGS[0])
-    head = next((name for name in _HEADS if name in files), None)
-    is_tied = text.get("tie_word_embeddings", raw.get("tie_word_embeddings"))
-    demand(
-        head is not None or is_tied is not False,
-        "INVALID_ARGUMENT",
-        f"tie_word_embeddings is false, but the weight {_HEADS[0]} is missing",
-    )
-    names = [embedding] if head is None or is_tied else [embedding, head]
-    check_headers(dict.fromkeys(names, (shape.vocab_size, shape.hidden_size)), files)
+    found = find_verifier_ends(folder, limits)
     with ExitStack() as stack:
-        reader = _Reader(files, names, DTYPES[dtype], stack)
-        read = [reader.tensor(name) for name in names]
-    return VerifierPart(shape, VerifierEnds(read[0], read[-1]))
+        reader = _Reader(found.files, list(found.names), DTYPES[dtype], stack)
+        read = [reader.tensor(name) for name in found.names]
+    return VerifierPart(found.shape, VerifierEnds(read[0], read[-1]), found.family)
 
 
 def demand_dtype(dtype: str) -> None:
@@ -115,18 +96,8 @@ def demand_dtype(dtype: str) -> None:
 
 
 def resident_bytes(checkpoint: DflashCheckpoint, dtype: str) -> int:
-    """Bytes the weights take in memory, the verifier's embedding and head with them.
-
-    Every layer's k and v count twice, they have a second form for the context.
-    """
-    c = checkpoint.config
-    num_kv = 2 * c.num_layers * c.num_kv_heads * c.head_dim * c.hidden_size
-    num_ends = sum(
-        c.vocab_size * c.hidden_size
-        for name in ("embed_tokens.weight", "lm_head.weight")
-        if name not in checkpoint.shapes
-    )
-    return (checkpoint.num_params + num_kv + num_ends) * DTYPES[dtype].itemsize
+    """Bytes the weights take in memory, the verifier's embedding and head with them."""
+    return drafter_bytes(checkpoint, DTYPES[dtype].itemsize)
 
 
 class _Reader:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kakeya.compute.ropes_torch import turn_of
+from kakeya.drafting.dflash_bounds import visible
 from kakeya.drafting.dflash_config import DflashConfig
-from kakeya.drafting.dflash_context_torch import visible
 from kakeya.drafting.dflash_torch import (
     block_hidden,
     context_features,
@@ -124,9 +124,10 @@ class _Attention:
         B, A, L = rows.shape
         window = self._config.sliding_window if layer_type == "sliding_attention" else None
         keys = torch.arange(self._k.shape[1])
-        before = visible(rows, keys, is_causal=is_causal, window=window)
+        at = rows.numpy()
+        before = torch.from_numpy(visible(at, keys.numpy(), is_causal=is_causal, window=window))
         before &= keys < rows[..., :1, None]
-        own = visible(rows, rows, is_causal=is_causal, window=window)
+        own = torch.from_numpy(visible(at, at, is_causal=is_causal, window=window))
         # Blocks do not see one another.
         apart = torch.eye(A, dtype=torch.bool)[None, :, None, :, None]
         beside = (own[:, :, :, None, :] & apart).reshape(B, A * L, A * L)

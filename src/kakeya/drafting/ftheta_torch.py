@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -26,22 +25,17 @@ from kakeya.drafting.dflash_drafter_torch import DflashTorchDrafter
 from kakeya.drafting.dflash_torch import block_hidden, embed
 from kakeya.drafting.dflash_weights_torch import DflashWeights
 from kakeya.drafting.drafter import LayerBank, RestorePlan
-from kakeya.errors import Refused, demand
+from kakeya.drafting.ftheta import (
+    FILE,
+    Target,
+    evicted_positions,
+    num_rows,
+    pieces,
+    read_target,
+    wanted_layers,
+)
+from kakeya.errors import Refused
 from kakeya.wire.tensor import WireArray
-
-FILE = "ftheta.safetensors"
-# The prompt is read in pieces of so many positions that do not see one another: one short job
-# each, and a long prompt costs no more a position than a short one.
-PIECE_LEN = 64
-
-
-class Target(msgspec.Struct, frozen=True):
-    """The verifier the maps lead to, as the file's header tells."""
-
-    layer_types: tuple[str, ...]
-    sliding_window: int | None
-    num_kv_heads: int
-    head_dim: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,24 +62,25 @@ class LinearRestorer:
         context_len: int,
     ) -> Iterator[LayerBank | None]:
         """As `DflashDrafter.restore`."""
-        evicted = range(plan.sink, max(plan.sink, len(plan.prompt_ids) - plan.window))
+        evicted = evicted_positions(plan)
         layers = wanted_layers(self.maps.target, plan) if evicted else []
         if not layers:
             return
         is_seeded = context is not None and context_len >= evicted.stop
-        pieces = []
-        for start in range(evicted.start - evicted.start % PIECE_LEN, evicted.stop, PIECE_LEN):
-            end = min(start + PIECE_LEN, len(plan.prompt_ids))
+        known = context if is_seeded else None
+        found = []
+        for piece in pieces(evicted, len(plan.prompt_ids)):
             with torch.inference_mode():
-                rows = self._rows(
-                    drafter, plan.prompt_ids, context if is_seeded else None, start, end
+                rows = self._rows(drafter, plan.prompt_ids, known, piece.start, piece.stop)
+                kept = slice(
+                    max(evicted.start, piece.start) - piece.start,
+                    min(evicted.stop, piece.stop) - piece.start,
                 )
-                kept = slice(max(evicted.start - start, 0), min(evicted.stop, end) - start)
-                pieces.append(rows[kept, layers])
+                found.append(rows[kept, layers])
             yield None
         for i, layer in enumerate(layers):
             with torch.inference_mode():
-                k, v = torch.cat([piece[:, i] for piece in pieces]).unbind(1)
+                k, v = torch.cat([rows[:, i] for rows in found]).unbind(1)
                 bank = LayerBank(layer, _wire(k, drafter), _wire(v, drafter))
             yield bank
 
@@ -147,19 +142,6 @@ def project(matrix: Tensor, features: Tensor, target: Target) -> Tensor:
     return out.view(len(features), *shape)
 
 
-def wanted_layers(target: Target, plan: RestorePlan) -> list[int]:
-    """Layers whose rows could attend to an evicted position, and that are not left out."""
-    wanted = []
-    for i, layer_type in enumerate(target.layer_types):
-        if layer_type == "full_attention":
-            needs = not plan.omits_full_layers
-        else:
-            needs = target.sliding_window is None or target.sliding_window > plan.window
-        if needs:
-            wanted.append(i)
-    return wanted
-
-
 def load_restorer(folder: Path) -> LinearRestorer | None:
     """The f_θ that lies beside a drafter; None without one.
 
@@ -170,18 +152,11 @@ def load_restorer(folder: Path) -> LinearRestorer | None:
         return None
     try:
         with safe_open(path, framework="pt") as opened:
-            header = (opened.metadata() or {}).get("target", "")
+            header = opened.metadata()
             maps = {name: opened.get_tensor(name).float() for name in ("alone", "seeded")}
-        target = msgspec.json.decode(header, type=Target)
-    except (SafetensorError, msgspec.DecodeError) as error:
+    except SafetensorError as error:
         raise Refused("DATA_LOSS", f"{FILE} cannot be read: {error}") from None
-    rows = len(target.layer_types) * 2 * target.num_kv_heads * target.head_dim
-    for name, matrix in maps.items():
-        demand(
-            matrix.ndim == 2 and len(matrix) == rows,
-            "INVALID_ARGUMENT",
-            f"{name} of {FILE} has shape {list(matrix.shape)}, its header says {rows} rows",
-        )
+    target = read_target(header, {name: num_rows(each.shape) for name, each in maps.items()})
     return LinearRestorer(Maps(target, maps["alone"], maps["seeded"]))
 
 
@@ -190,4 +165,4 @@ def _wire(rows: Tensor, drafter: DflashTorchDrafter) -> WireArray:
     return WireArray(*from_torch(rows[None].to(drafter.weights.embedding.dtype).contiguous()))
 
 
-__all__ = ["FILE", "LinearRestorer", "Maps", "Target", "load_restorer", "prompt_features"]
+__all__ = ["LinearRestorer", "Maps", "load_restorer", "prompt_features"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
@@ -12,6 +13,8 @@ from kakeya.drafting.drafter_card import DrafterCard
 from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import name_of, resolve_model
 from kakeya.node.served import chosen_dtype, tokenizer_sha256
+
+BACKENDS = ("torch", "mlx")
 
 Progress = Callable[[str, float], None]
 
@@ -22,21 +25,23 @@ class LoadedDrafter:
     card: DrafterCard
 
 
-def load_drafter_named(settings: Settings, name: str, progress: Progress) -> LoadedDrafter:
-    """Load what one --proposer names.  Runs on the engine's own thread.
+def load_drafter_named(
+    settings: Settings, name: str, progress: Progress, *, backend: str = "torch"
+) -> LoadedDrafter:
+    """Load what one --proposer names, in one of the BACKENDS.  Runs on the engine's own thread.
 
     Raises Refused for a drafter that is missing, damaged or made for another verifier.
     """
-    # The chosen twin: a node without a drafter needs no tensor library, and starts without one.
-    from kakeya.drafting.dflash_load_torch import load_drafter, read_verifier_part
-    from kakeya.drafting.ftheta_torch import load_restorer
-
+    assert backend in BACKENDS
     choice = resolve_drafter(name, own_verifier=settings.verifier)
     verifier_folder = resolve_model(choice.verifier, os.environ, progress)
     dtype = chosen_dtype(settings)
-    part = read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
-    restorer = load_restorer(choice.folder)
-    drafter = load_drafter(
+    # The chosen twin: a node without a drafter needs no tensor library, and starts without one.
+    loading = import_module(f"kakeya.drafting.dflash_load_{backend}")
+    part = loading.read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
+    ftheta = import_module(f"kakeya.drafting.ftheta_{backend}")
+    restorer = ftheta.load_restorer(choice.folder)
+    drafter = loading.load_drafter(
         choice.folder,
         verifier=part,
         dtype=dtype,
@@ -60,4 +65,4 @@ def load_drafter_named(settings: Settings, name: str, progress: Progress) -> Loa
     return LoadedDrafter(drafter, card)
 
 
-__all__ = ["LoadedDrafter", "load_drafter_named"]
+__all__ = ["BACKENDS", "LoadedDrafter", "load_drafter_named"]

@@ -15,7 +15,8 @@ from kakeya.drafting.dflash_config import DflashConfig, read_dflash_config
 from kakeya.drafting.dflash_torch import context_features, context_rows
 from kakeya.drafting.dflash_training_torch import trained
 from kakeya.drafting.dflash_weights_torch import DflashWeights
-from kakeya.drafting.ftheta_torch import FILE, PIECE_LEN, Target, prompt_features
+from kakeya.drafting.ftheta import FILE, PIECE_LEN, Target
+from kakeya.drafting.ftheta_torch import prompt_features
 from kakeya.training.decoder_torch import hidden_states, qkv, rms_norm
 from kakeya.training.drafter_torch import (
     AUX_LAYERS,

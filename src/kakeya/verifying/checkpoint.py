@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kakeya.compute.quantized import Quantized
 from kakeya.compute.weight_files import (
     FolderLimits,
     Header,
@@ -24,7 +25,6 @@ from kakeya.errors import demand
 from kakeya.verifying.model_config import ModelConfig, read_config
 from kakeya.verifying.weight_names import (
     QUANTIZED_BITS,
-    Quantized,
     packing,
     part_name,
     stored_prefix,

@@ -9,8 +9,8 @@ same ones behind another prefix.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+from kakeya.compute.quantized import Quantized
 from kakeya.errors import demand
 from kakeya.verifying.model_config import LayerShape, ModelConfig
 
@@ -20,20 +20,8 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 # layout of transformers 5, and in the one before).
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.")
 
-
 QUANTIZED_BITS = (2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (32, 64, 128)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantized:
-    """How a matrix [out, in] is packed: rows of uint32, and one scale and bias a group of inputs.
-
-    A weight is scale * packed + bias.
-    """
-
-    bits: int
-    group_size: int
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

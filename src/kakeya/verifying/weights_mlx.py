@@ -10,11 +10,12 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from kakeya.compute.matmul_mlx import DenseMatrix, Matrix, PackedMatrix, join
+from kakeya.compute.mlx_arrays import arrays_in
 from kakeya.compute.ropes_numpy import inverse_frequencies
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.checkpoint import Checkpoint
-from kakeya.verifying.matmul_mlx import DenseMatrix, Matrix, PackedMatrix, join
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.weight_names import mlp_norm_name, part_name, weight_shapes
 
@@ -173,7 +174,7 @@ def _read(config: ModelConfig, reader: _Reader, progress: Callable[[float], None
     layers = []
     for i in range(config.num_layers):
         layers.append(_layer(config, reader, i))
-        mx.eval(_arrays(layers[-1]))
+        mx.eval(arrays_in(layers[-1]))
         progress((i + 1) / (config.num_layers + 1))
     embedding = reader.matrix("model.embed_tokens")
     head = embedding if config.has_tied_head else reader.matrix("lm_head")
@@ -189,19 +190,9 @@ def _read(config: ModelConfig, reader: _Reader, progress: Callable[[float], None
             for layer_type, rope in config.ropes.items()
         },
     )
-    mx.eval(_arrays((weights.embedding, weights.per_layer, weights.norm, weights.head)))
+    mx.eval(arrays_in((weights.embedding, weights.per_layer, weights.norm, weights.head)))
     progress(1.0)
     return weights
-
-
-def _arrays(part: Any) -> list[mx.array]:
-    """Every array in a tree of these dataclasses."""
-    if isinstance(part, mx.array):
-        return [part]
-    if isinstance(part, (tuple, list)):
-        return [array for each in part for array in _arrays(each)]
-    names = getattr(type(part), "__dataclass_fields__", ())
-    return [array for name in names for array in _arrays(getattr(part, name))]
 
 
 def _layer(config: ModelConfig, reader: _Reader, index: int) -> LayerWeights:

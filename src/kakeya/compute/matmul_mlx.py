@@ -12,7 +12,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from kakeya.verifying.weight_names import Quantized
+from kakeya.compute.quantized import Quantized
 
 
 class Matrix(Protocol):
