@@ -124,7 +124,9 @@ async def decode(
         text=text or NoText(),
         cutter=Cutter(tuple(stops)),
     )
-    begun = await engine.prefixes.begin(engine.verifier, engine.device, prompt_ids, chosen_plan)
+    # What has to be scored has to be read.
+    known = () if generation.reading.is_scored else prompt_ids
+    begun = await engine.prefixes.begin(engine.verifier, engine.device, known, chosen_plan)
     try:
         await generation.prefill(begun)
         while True:
