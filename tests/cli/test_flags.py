@@ -235,7 +235,7 @@ def test_limits_of_a_node(flag, value, why, folder, tmp_path):
         assert why in Verifying(node, tmp_path).refuses()
 
 
-@pytest.mark.spec("D-35", "D-37")
+@pytest.mark.spec("D-36", "D-38")
 def test_kept_prefixes(folder, plain_node, tmp_path):
     """A live node's second turn: less is read, the ids are those of a node that keeps nothing."""
     text = PROMPT + "; a prompt of its own"

@@ -45,7 +45,7 @@ async def said(engine: Engine, prompt: Sequence[int], max_tokens: int = 9) -> Ou
     return outcome
 
 
-@pytest.mark.spec("D-35")
+@pytest.mark.spec("D-36")
 @pytest.mark.parametrize(
     ("first_len", "same_len", "next_len", "cached_len"),
     [
@@ -70,7 +70,7 @@ async def test_the_next_prompt_reads_what_is_new(
     assert (await said(engine, second)).tally.cached_len == cached_len
 
 
-@pytest.mark.spec("D-35")
+@pytest.mark.spec("D-36")
 async def test_a_chat_reads_no_prompt_twice(autojump_clock):
     engine, text, last_len = engine_keeping(), some_ids(30), 1
     for turn in range(4):
@@ -81,7 +81,7 @@ async def test_a_chat_reads_no_prompt_twice(autojump_clock):
     assert engine.prefixes.num_kept == 1, "the same chat, gone on"
 
 
-@pytest.mark.spec("D-37")
+@pytest.mark.spec("D-38")
 async def test_nothing_is_kept_where_none_is_to_be(autojump_clock):
     engine = engine_keeping(0)
     for _ in range(2):
@@ -89,7 +89,7 @@ async def test_nothing_is_kept_where_none_is_to_be(autojump_clock):
     assert not toy_of(engine).alive
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 async def test_a_text_that_begins_alike_leaves_the_other_in_its_place(autojump_clock):
     engine, shared = engine_keeping(), some_ids(16)
     ours, others = [*shared, *some_ids(30, seed=1)], [*shared, *some_ids(20, seed=2)]
@@ -101,7 +101,7 @@ async def test_a_text_that_begins_alike_leaves_the_other_in_its_place(autojump_c
     assert engine.prefixes.num_kept == 2
 
 
-@pytest.mark.spec("D-37")
+@pytest.mark.spec("D-38")
 async def test_the_least_recently_used_goes_first(autojump_clock):
     engine = engine_keeping(2)
     a, b, c = (some_ids(21, seed) for seed in (1, 2, 3))
@@ -114,7 +114,7 @@ async def test_the_least_recently_used_goes_first(autojump_clock):
     assert (await said(engine, b)).tally.cached_len == 0
 
 
-@pytest.mark.spec("D-37")
+@pytest.mark.spec("D-38")
 async def test_kept_prefixes_make_room_before_a_generation_is_refused(autojump_clock):
     """Each text takes 8 bytes for each of its 30 positions."""
     engine = engine_keeping(4, max_kv_bytes=3 * 240)
@@ -133,7 +133,7 @@ async def test_kept_prefixes_make_room_before_a_generation_is_refused(autojump_c
     assert engine.prefixes.num_kept == 0
 
 
-@pytest.mark.spec("D-36", "D-37")
+@pytest.mark.spec("D-37", "D-38")
 async def test_without_room_for_a_copy_the_prefix_is_taken(autojump_clock):
     engine, shared = engine_keeping(4, max_kv_bytes=500), some_ids(16)
     await said(engine, [*shared, *some_ids(14, seed=1)])
@@ -144,7 +144,7 @@ async def test_without_room_for_a_copy_the_prefix_is_taken(autojump_clock):
     assert (await said(engine, some_ids(30, seed=3), max_tokens=32)).tally.cached_len == 0
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 @pytest.mark.parametrize("num_jobs", range(1, 9))
 async def test_a_text_given_up_leaves_what_it_had_read(num_jobs, autojump_clock):
     """While a job runs, between jobs, in the first one and in a step."""
@@ -159,7 +159,7 @@ async def test_a_text_given_up_leaves_what_it_had_read(num_jobs, autojump_clock)
     assert engine.prefixes.num_kept == len(toy_of(engine).alive) == 1
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 async def test_a_caller_that_leaves_leaves_the_prefix(autojump_clock):
     engine, text = engine_keeping(), some_ids(22)
     async with aclosing(decode(engine, text, max_tokens=9)) as blocks:
@@ -167,7 +167,7 @@ async def test_a_caller_that_leaves_leaves_the_prefix(autojump_clock):
     assert (await said(engine, text)).tally.cached_len == 20
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 async def test_a_text_cancelled_while_it_waits_gives_the_prefix_back(autojump_clock):
     engine, text = engine_keeping(), some_ids(22)
     await said(engine, text)
@@ -180,7 +180,7 @@ async def test_a_text_cancelled_while_it_waits_gives_the_prefix_back(autojump_cl
     assert (await said(engine, text)).tally.cached_len == 20
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 async def test_a_text_that_failed_leaves_nothing(autojump_clock):
     engine, text = engine_keeping(), some_ids(22)
     toy_of(engine).nan_rows = lambda position, num_rows: True
@@ -189,7 +189,7 @@ async def test_a_text_that_failed_leaves_nothing(autojump_clock):
     assert engine.prefixes.num_kept == len(toy_of(engine).alive) == 0
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 async def test_plans_that_read_otherwise_share_nothing(autojump_clock):
     engine, text = engine_keeping(), some_ids(22)
     plans = [
@@ -207,7 +207,7 @@ async def test_plans_that_read_otherwise_share_nothing(autojump_clock):
     assert engine.prefixes._find(array("I", text), banks, CHUNK_LEN, takes=False) is None
 
 
-@pytest.mark.spec("D-36")
+@pytest.mark.spec("D-37")
 async def test_texts_side_by_side_share_no_k_v(autojump_clock):
     engine, text = engine_keeping(), some_ids(22)
     await said(engine, text)
@@ -224,7 +224,7 @@ async def test_texts_side_by_side_share_no_k_v(autojump_clock):
     assert engine.prefixes.num_kept == 1, "what they left is alike"
 
 
-@pytest.mark.spec("D-38")
+@pytest.mark.spec("D-39")
 @pytest.mark.parametrize("keeps_aux", [True, False])
 async def test_sessions_of_the_next_text_are_seeded_whole(keeps_aux, autojump_clock):
     """From the rows that were kept, or from reading again."""

@@ -60,7 +60,7 @@ async def test_the_answer_is_that_of_a_request_without_them(autojump_clock):
         assert forwards[: len(forwards) // 2] == forwards[len(forwards) // 2 :]
 
 
-@pytest.mark.spec("D-31", "D-35")
+@pytest.mark.spec("D-31", "D-36")
 async def test_a_prompt_that_is_scored_is_read_whole_and_stays(autojump_clock):
     async with world() as there:
         first = await asked(there)

@@ -74,7 +74,7 @@ async def test_usage_and_timings_count_drafts_as_they_went(autojump_clock):
         assert timings["predicted_per_second"] == pytest.approx(rate, rel=0.01)
 
 
-@pytest.mark.spec("H-12", "D-35")
+@pytest.mark.spec("H-12", "D-36")
 async def test_the_next_turn_of_a_chat_says_how_much_of_it_was_kept(autojump_clock):
     async with world() as there:
         first = {"role": "user", "content": "abcdefgh" * 3 + "a"}

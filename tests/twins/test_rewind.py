@@ -142,7 +142,7 @@ def test_a_rewound_k_v_counts_what_it_takes(twin: str, folders: dict[str, Path])
         verifier.rewind(kv, full_plan(600), 64, keep=True)
 
 
-@pytest.mark.spec("D-35", "D-36", "V-14")
+@pytest.mark.spec("D-36", "D-37", "V-14")
 @pytest.mark.parametrize(
     ("plan", "cached_lens"),
     [
