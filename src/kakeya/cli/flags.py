@@ -93,6 +93,9 @@ class NodeFlags:
     session_idle: Annotated[
         float | None, _flag(LIMITS, "Seconds a seeded session may be silent. Default 60.")
     ] = None
+    kept_prefixes: Annotated[
+        int | None, _flag(LIMITS, "Prompts kept for texts that begin alike, 0: none. Default 4.")
+    ] = None
     memory_limit: Annotated[
         str | None,
         _flag(LIMITS, "Memory for weights, drafters and K/V, such as 8GiB; 0: K/V up to 4 GiB."),

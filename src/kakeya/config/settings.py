@@ -58,6 +58,9 @@ class Settings:
     num_drafts: int | Literal["auto"] = "auto"
     draft_on: str = "auto"
     exact: Literal["guarded", "strict"] = "guarded"
+    # Prompts whose K/V stays for texts that begin alike.  It counts against memory_limit, and goes
+    # before a generation is refused.
+    kept_prefixes: int = 4
     memory_limit: int = 0
     fleet_key_file: str = ""
     tls_cert: str = ""
@@ -87,6 +90,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "window": (16, 1 << 20),
     "num_drafts": (0, 64),
     "memory_limit": (0, 1 << 50),
+    "kept_prefixes": (0, 1024),
 }
 # Flags with a shorter or friendlier name than the keys they set.
 ALIASES: dict[str, tuple[str, ...]] = {

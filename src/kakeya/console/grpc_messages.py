@@ -60,4 +60,5 @@ def _done_of(block: Block, tally: Tally, model_id: str, backend: str) -> pb.Done
         margin_rechecks=tally.margin_rechecks,
         model_id=model_id,
         backend=backend,
+        cached_tokens=tally.cached_len,
     )
