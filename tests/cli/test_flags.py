@@ -53,6 +53,7 @@ RUN_SEEN_BY = {
     "insecure": "test_host_and_insecure",
     "log_level": "test_log_level_and_format",
     "log_format": "test_log_level_and_format",
+    "log_file": "test_log_file",
     "config": "test_config",
     # The HTTP door has tests of its own: tests/http/test_live.py.
     "http_host": "",
@@ -281,6 +282,34 @@ def test_log_level_and_format(tmp_path):
     pretty = said("--log-level", "debug", "--log-format", "pretty")
     assert pretty
     assert not any(line.startswith("{") for line in pretty)
+
+
+@pytest.mark.spec("N-06")
+def test_log_file(tmp_path):
+    """D10: none by default; one by flag, in place of stderr."""
+
+    def files() -> set[str]:
+        found = (each for each in tmp_path.rglob("*") if each.is_file())
+        return {each.name for each in found if not each.is_relative_to(tmp_path / "state")}
+
+    with running_node(tmp_path, *DRAFTERS, "--log-level", "debug") as node:
+        node.end()
+        eventually(lambda: not node.reader.is_alive())
+        assert node.errors
+        assert files() == set()
+    kept = ("--log-level", "debug", "--log-file", str(tmp_path / "node.log"))
+    with running_node(tmp_path, *DRAFTERS, *kept) as node:
+        node.end()
+        eventually(lambda: not node.reader.is_alive())
+        assert node.errors == []
+    assert files() == {"node.log"}
+    lines = (tmp_path / "node.log").read_text().splitlines()
+    assert "debug" in {json.loads(line)["level"] for line in lines}
+    nowhere = str(tmp_path / "nowhere" / "node.log")
+    refused = run_here("run", *DRAFTERS, "--port", "0", "--log-file", nowhere, home=tmp_path)
+    assert refused.returncode == 78
+    assert nowhere in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("flag", ["--config", "-c"])
