@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from kakeya.cli.flags import NodeFlags, load_settings
-from kakeya.cli.generate import GenerateFlags
+from kakeya.cli.generate_flags import GenerateFlags
 from kakeya.config.settings import Settings
 from kakeya.drafting.session_states import Seeded
 from tests.cli.nodes import NodeProcess, eventually, fleet_view, run_here, run_kakeya, running_node
@@ -78,6 +78,10 @@ GENERATE_SEEN_BY = {
     "top_k": "test_sampling",
     "min_p": "test_sampling",
     "seed": "test_sampling",
+    "repetition_penalty": "test_penalties_and_biases",
+    "frequency_penalty": "test_penalties_and_biases",
+    "presence_penalty": "test_penalties_and_biases",
+    "logit_bias": "test_penalties_and_biases",
     "node": "test_node_and_embedded",
     "embedded": "test_node_and_embedded",
 }
@@ -373,6 +377,41 @@ def test_sampling(plain_node):
     assert plain_node.say(*hot, "--seed", "2")["ids"] != first
     for narrow in (("--top-k", "1"), ("--top-p", "0.000001"), ("--min-p", "1.0")):
         assert plain_node.say(*hot, "--seed", "1", *narrow)["ids"] == greedy
+
+
+def test_penalties_and_biases(plain_node):
+    """A25: applied as in plain decoding, whoever drafts, or refused; never ignored."""
+    plain = plain_node.say()["ids"]
+    said = {
+        flag: plain_node.say(*flag)["ids"]
+        for flag in (
+            ("--repetition-penalty", "1.8"),
+            ("--frequency-penalty", "1.5"),
+            ("--presence-penalty", "-1.5"),
+            ("--presence-penalty", "1.5"),
+            ("--logit-bias", f"{plain[0]}=-100"),
+        )
+    }
+    assert plain not in said.values()
+    for flag, ids in said.items():
+        assert plain_node.say(*flag, "--plain")["ids"] == ids
+        assert plain_node.say(*flag, "--num-drafts", "4")["ids"] == ids
+    assert plain[0] not in said["--logit-bias", f"{plain[0]}=-100"]
+    forced = ("--logit-bias", "65=100", "--logit-bias", "66=-100")
+    assert plain_node.say(*forced)["ids"] == [65] * 24
+    for flag, value in (
+        ("--repetition-penalty", "0"),
+        ("--repetition-penalty", "101"),
+        ("--frequency-penalty", "nan"),
+        ("--presence-penalty", "101"),
+        ("--logit-bias", "x=1"),
+        ("--logit-bias", "65"),
+        ("--logit-bias", "320=1"),
+        ("--logit-bias", "65=101"),
+    ):
+        why = plain_node.refuses(flag, value)
+        assert value.split("=")[0] in why or value.split("=")[-1] in why
+        assert len(why.strip().splitlines()) == 1
 
 
 def test_node_and_embedded(plain_node, folder, tmp_path):

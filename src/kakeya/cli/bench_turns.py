@@ -16,13 +16,11 @@ from kakeya.cli.client import refusal_of
 from kakeya.cli.embedded import far_stub, node_stub
 from kakeya.cli.flags import NodeFlags
 from kakeya.cli.generate import (
-    GenerateFlags,
-    chosen_proposer,
     gathered,
     read_prompts,
     report,
-    request_for,
 )
+from kakeya.cli.generate_flags import GenerateFlags, chosen_proposer, request_for
 from kakeya.config.settings import Settings
 from kakeya.errors import Refused
 from kakeya.fleet.card import ROLE_PROPOSER
