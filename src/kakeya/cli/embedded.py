@@ -9,7 +9,6 @@ from dataclasses import replace
 import trio
 
 from kakeya.cli.client import answers, local_address, stub_at
-from kakeya.cli.delayed import DelayingDialer
 from kakeya.config.settings import Settings
 from kakeya.node.run import run_node
 from kakeya.node.seams import embedded_seams
@@ -32,21 +31,6 @@ async def node_stub(
     here = _only_here(settings)
     async with trio.open_nursery() as nursery:
         running = await nursery.start(run_node, here, embedded_seams(here))
-        async with stub_at(running.grpc_address, settings) as stub:
-            yield stub
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def far_stub(settings: Settings, rtt_s: float) -> AsyncIterator[NodeServiceStub]:
-    """A stub for an embedded node whose drafts come from a second one, `rtt_s` away."""
-    drafting = replace(_only_here(settings), verifier="none", node_id="", peer=())
-    async with trio.open_nursery() as nursery:
-        there = await nursery.start(run_node, drafting, embedded_seams(drafting))
-        here = replace(_only_here(settings), peer=(there.grpc_address,))
-        seams = embedded_seams(here)
-        far = replace(seams, dialer=DelayingDialer(seams.dialer, rtt_s, nursery))
-        running = await nursery.start(run_node, here, far)
         async with stub_at(running.grpc_address, settings) as stub:
             yield stub
         nursery.cancel_scope.cancel()
