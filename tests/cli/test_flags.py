@@ -47,6 +47,7 @@ RUN_SEEN_BY = {
     "max_message_bytes": "test_limits_of_a_node",
     "max_sessions": "test_max_sessions_and_session_idle",
     "session_idle": "test_max_sessions_and_session_idle",
+    "kept_prefixes": "test_kept_prefixes",
     "memory_limit": "test_limits_of_a_node",
     "set_": "test_limits_of_a_node",
     "fleet_key_file": "test_fleet_key_file",
@@ -237,6 +238,21 @@ def test_offline_needs_nothing_from_outside(folder, tmp_path):
 def test_limits_of_a_node(flag, value, why, folder, tmp_path):
     with running_node(tmp_path, "--verifier", str(folder), flag, value) as node:
         assert why in Verifying(node, tmp_path).refuses()
+
+
+@pytest.mark.spec("D-36", "D-38")
+def test_kept_prefixes(folder, plain_node, tmp_path):
+    """A live node's second turn: less is read, the ids are those of a node that keeps nothing."""
+    text = PROMPT + "; a prompt of its own"
+    with running_node(tmp_path, "--verifier", str(folder), "--kept-prefixes", "0") as node:
+        forgetful = Verifying(node, tmp_path)
+        first = forgetful.say(prompt=text)
+        turns = [text, text + first["text"] + " and then?"]
+        without = [first, forgetful.say(prompt=turns[1])]
+    kept = [plain_node.say(prompt=each) for each in turns]
+    assert [each["ids"] for each in kept] == [each["ids"] for each in without]
+    assert [each["cached_tokens"] for each in without] == [0, 0]
+    assert kept[1]["cached_tokens"] == (kept[0]["prompt_len"] - 1) // 64 * 64 > 0
 
 
 def test_max_sessions_and_session_idle(tmp_path):

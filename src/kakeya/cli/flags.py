@@ -95,6 +95,9 @@ class NodeFlags:
     session_idle: Annotated[
         float | None, _flag(LIMITS, "Seconds a seeded session may be silent. Default 60.")
     ] = None
+    kept_prefixes: Annotated[
+        int | None, _flag(LIMITS, "Prompts kept for texts that begin alike, 0: none. Default 4.")
+    ] = None
     memory_limit: Annotated[
         int | None, _flag(LIMITS, "Bytes of K/V all generations may hold; 0: 4 GiB.")
     ] = None

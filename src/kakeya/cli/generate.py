@@ -136,6 +136,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "text": "".join(outcome.text),
         "finish_reason": done.finish_reason,
         "prompt_len": done.prompt_len,
+        "cached_tokens": done.cached_tokens,
         "blocks": outcome.blocks,
         "mean_acceptance_length": mean_acceptance_length(outcome.blocks),
         "timings": {

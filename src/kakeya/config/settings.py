@@ -57,6 +57,9 @@ class Settings:
     num_drafts: int | Literal["auto"] = "auto"
     draft_on: str = "auto"
     exact: Literal["guarded", "strict"] = "guarded"
+    # Prompts whose K/V stays for texts that begin alike.  It counts against memory_limit, and goes
+    # before a generation is refused.
+    kept_prefixes: int = 4
     memory_limit: int = 0
     fleet_key_file: str = ""
     tls_cert: str = ""
@@ -92,6 +95,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "log_file_bytes": (4096, 1 << 40),
     # With none the file would never be moved away, and grow for ever.
     "log_old_files": (1, 100),
+    "kept_prefixes": (0, 1024),
 }
 # Flags with a shorter or friendlier name than the keys they set.
 ALIASES: dict[str, tuple[str, ...]] = {

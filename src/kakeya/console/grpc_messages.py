@@ -68,4 +68,5 @@ def _done_of(block: Block, tally: Tally, model_id: str) -> pb.Done:
         fallbacks=dict(tally.fallbacks),
         margin_rechecks=tally.margin_rechecks,
         model_id=model_id,
+        cached_tokens=tally.cached_len,
     )

@@ -47,7 +47,13 @@ async def load_verifier(parts: Parts) -> None:
         parts.slot.refuse(refused)
         return
     verifier = served.verifier
-    engine = engine_of(verifier, device, limits=settings.decoding, node_id=parts.fleet.node_id)
+    engine = engine_of(
+        verifier,
+        device,
+        limits=settings.decoding,
+        kept_prefixes=settings.kept_prefixes,
+        node_id=parts.fleet.node_id,
+    )
     speed = await _verifier_speed(engine)
     parts.slot.fill(Ready(engine, served.tokenizer, served.tokenizer_sha256))
     parts.offers.set_verifier(Model(verifier.model_id, ROLE_VERIFIER, verifier.dtype, speed))
