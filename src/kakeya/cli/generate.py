@@ -147,6 +147,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "fallbacks": dict(done.fallbacks),
         "margin_rechecks": done.margin_rechecks,
         "model_id": done.model_id,
+        "backend": done.backend,
     }
 
 

@@ -23,6 +23,7 @@ from kakeya.config.http import HttpLimits
 from kakeya.config.node import NodeLimits
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.sessions import SessionLimits
+from kakeya.config.sizes import parse_size
 from kakeya.config.verifying import VerifyingLimits
 
 NodeIdText = str
@@ -49,7 +50,7 @@ class Settings:
     node_id: str = ""
     verifier: str = "smollm2"
     proposer: tuple[str, ...] = ("ngram",)
-    backend: Literal["auto", "torch"] = "auto"
+    backend: Literal["auto", "torch", "mlx"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     kv: Literal["full", "window", "restored"] = "full"
     sink: int = 4
@@ -214,6 +215,11 @@ def _convert(key: str, value: Any, kind: Any, origin: str) -> Any:
     is_list = getattr(kind, "__origin__", None) is tuple
     if is_list and isinstance(value, str):
         value = tuple(part for part in re.split(r"[,\s]+", value) if part)
+    if kind is int and isinstance(value, str) and _is_size(key):
+        try:
+            value = parse_size(value)
+        except ValueError as error:
+            raise ConfigError(f"{key} is {value!r} ({origin}): {error}") from None
     if kind is bool and isinstance(value, str):
         value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
             value.lower(), value
@@ -224,6 +230,10 @@ def _convert(key: str, value: Any, kind: Any, origin: str) -> Any:
         choices = _choices(kind)
         why = f"it must be one of {', '.join(choices)}" if choices else str(error)
         raise ConfigError(f"{key} is {value!r} ({origin}): {why}") from None
+
+
+def _is_size(key: str) -> bool:
+    return key == "memory_limit" or key.endswith("_bytes")
 
 
 def _choices(kind: Any) -> list[str]:
