@@ -109,6 +109,29 @@ async def test_aux_and_the_next_draft_leave_together(autojump_clock):
     assert len(set(drafts) & extends) >= len(drafts) - 2
 
 
+@pytest.mark.spec("D-08", "D-20")
+async def test_a_sessions_context_ends_before_a_stop_id_in_the_middle_of_a_block(autojump_clock):
+    want = run_after(PROMPT, TABLE, 200)
+    stop_id = max(set(want), key=want.index)  # the one that comes first as late as can be
+    at = want.index(stop_id)
+    contexts: list[list[int]] = []
+    drafter = ScriptedDrafter(TABLE)
+
+    def note(name: str, number: int) -> None:
+        if name == "CloseSession":
+            contexts.extend(held.ids for held in drafter.sessions.values())
+
+    drafter.breaks = note
+    async with world(barn=drafter) as made:
+        outcome = await drafted_run(made, stop_ids={stop_id})
+        await trio.sleep(1)
+    assert (outcome.ids, outcome.finish_reason) == (want[: at + 1], "stop")
+    assert outcome.blocks[-1].num_drafts > len(outcome.blocks[-1].ids)  # it fell inside the block
+    [context] = contexts
+    assert context == [*PROMPT, *want][: len(context)]
+    assert len(PROMPT) < len(context) <= len(PROMPT) + at
+
+
 class Restarted(Exception):
     pass
 

@@ -75,6 +75,11 @@ class ToyVerifier:
         self._append(kv, ids)
         return self._aux(kv, start, aux_layers)
 
+    def read(self, kv: ToyKv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()) -> Rows:
+        rows = self.forward(kv, ids, want_logits=True, aux_layers=aux_layers)
+        self.prefills.append(self.forwards.pop())
+        return rows
+
     def forward(
         self,
         kv: ToyKv,

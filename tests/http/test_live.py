@@ -31,8 +31,9 @@ def get(base: str, path: str, **fields: str) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def generations(base: str) -> dict[str, int]:
-    return json.loads(get(base, "/fleet.json")[1])["generations"]
+def generations(base: str, key: str = "") -> dict[str, int]:
+    fields = {"Authorization": f"Bearer {key}"} if key else {}
+    return json.loads(get(base, "/fleet.json", **fields)[1])["generations"]
 
 
 @pytest.fixture(scope="module")

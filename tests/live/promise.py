@@ -82,10 +82,10 @@ def held_out_prompts(count: int, seed: int) -> list[str]:
 
 
 @contextmanager
-def tiny_pair(home: Path, dtype: str) -> Iterator[Pair]:
-    """`attic` verifies, `cellar` drafts, and they know each other."""
+def tiny_pair(home: Path, dtype: str, *more: str) -> Iterator[Pair]:
+    """`attic` verifies (with the flags `more`), `cellar` drafts, and they know each other."""
     window = ("--sink", str(SINK), "--window", str(WINDOW))
-    verifying = ("--verifier", "tiny", "--dtype", dtype, *window)
+    verifying = ("--verifier", "tiny", "--dtype", dtype, *window, *more)
     with (
         running_node(home, *QUICK, *verifying, "--node-id", "attic") as attic,
         running_node(

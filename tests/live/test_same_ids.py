@@ -11,7 +11,9 @@ from tests.live.client import hear
 from tests.live.conftest import QUICK
 
 LONG = "the cat sat on the mat and the dog sat on the log; " * 3  # 120 ids, the window keeps 34
-PROMPTS = ["a", "ab", "abc", "hello, hello, hello", "안녕 👨‍👩‍👧‍👦 ď", LONG]
+# What a tool call looks like in a prompt, twice: there is something to copy.
+TOOLS = '<tool_call>\n{"name": "f", "arguments": {"x": [1, 2]}}\n</tool_call>\n' * 2
+PROMPTS = ["a", "ab", "abc", "hello, hello, hello", "안녕 👨‍👩‍👧‍👦 ď", LONG, TOOLS]
 
 
 def three_ways(address: str, **request):

@@ -118,6 +118,9 @@ class SimVerifier:
         hidden = [step(kv, each) for each in ids]
         return tuple(np.stack([each[layer] for each in hidden]) for layer in aux_layers)
 
+    def read(self, kv: SimKv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()) -> Rows:
+        return self.forward(kv, ids, want_logits=True, aux_layers=aux_layers)
+
     def restore(self, kv: SimKv, banks: Sequence[Bank]) -> None:
         evicted = evicted_of(kv.plan)
         assert kv.length == kv.plan.prompt_len - 1

@@ -164,6 +164,21 @@ def test_a_row_of_an_mlx_product_depends_on_its_neighbours_only_where_that_was_m
         assert mx.array_equal(matrix(x[:num_rows]), alone[:num_rows]), num_rows
 
 
+@pytest.mark.spec("D-31", "V-14")
+@pytest.mark.parametrize("name", [*PLAIN, *FURTHER])
+def test_a_prompt_that_is_scored_leaves_the_k_v_of_one_that_is_not(
+    twin_name: str, name: str, folders: dict[str, Path]
+):
+    verifier, ids = load(twin_name, folders[name]), some_ids(50)
+    silent, spoken = verifier.open(full_plan()), verifier.open(full_plan())
+    verifier.prefill(silent, ids)
+    rows = logits_of(verifier.read(spoken, ids))
+    steps = [logits_of(verifier.forward(kv, [3], want_logits=True)) for kv in (silent, spoken)]
+    assert np.array_equal(*steps)
+    blocks = logits_of(verifier.forward(verifier.open(full_plan()), ids, want_logits=True))
+    assert np.array_equal(rows, blocks)
+
+
 @pytest.mark.spec("V-16", "V-14")
 @pytest.mark.parametrize("name", [*PLAIN, *FURTHER])
 def test_a_denoised_block_comes_out_alike_in_both(name: str, folders: dict[str, Path]):

@@ -27,6 +27,8 @@ class HttpLimits:
     max_pipelined_bytes: int = 64 << 10
     # Prompts of one completion request.
     max_prompts: int = 32
+    # Of one that asks for the prompts' log probabilities: those are held until the answer is sent.
+    max_scored_prompts: int = 8
     max_messages: int = 2048
     # What Retry-After says: a generation takes seconds, a place is free after one ends.
     retry_after_s: int = 2

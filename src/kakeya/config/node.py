@@ -29,6 +29,8 @@ class NodeLimits:
     max_prompt_bytes: int = 1 << 20
     # Prompts up to here are encoded on the event loop, in about 15 ms; longer ones on a thread.
     max_inline_bytes: int = 8 << 10
+    # Ids of a prompt whose log probabilities are told: with 20 alternatives 3 KB each.
+    max_scored_prompt_len: int = 4096
     max_stop_strings: int = 16
     max_stop_bytes: int = 1024
 

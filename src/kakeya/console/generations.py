@@ -14,6 +14,7 @@ from kakeya.console.report import reported
 from kakeya.console.request import (
     ContextTooLong,
     GenerationRequest,
+    demand_scorable,
     demand_small,
     prompt_bytes,
 )
@@ -81,6 +82,7 @@ class Generations:
                 with trio.move_on_after(self._settings.node.load_s):
                     await self._proposers_loaded.wait()
             prompt_ids = await self._prompt_ids(request, ready.tokenizer)
+            demand_scorable(request, len(prompt_ids), self._settings.node)
             max_tokens = answer_len(request, len(prompt_ids), _max_context_len(ready))
             report.prompt_len = len(prompt_ids)
             report.model_id = ready.engine.verifier.model_id
@@ -127,6 +129,7 @@ class Generations:
             text=ready.tokenizer.stream(),
             sampling=request.sampling,
             num_top=request.num_top,
+            scores_prompt=request.scores_prompt,
             plan=kv_plan(
                 request,
                 settings,

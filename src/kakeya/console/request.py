@@ -21,7 +21,8 @@ class GenerationRequest:
     messages: as chat templates take them, role and content at least.  raw: `text` as it is, no
     template around it.  max_tokens None: as many as the context holds.  must_fit: an answer of
     max_tokens that the context cannot hold is refused; else it ends where the context does.
-    num_top: blocks carry scores with so many alternatives; None: no scores.
+    num_top: blocks carry scores with so many alternatives; None: no scores.  scores_prompt: the
+    first one carries those of the prompt's ids as well.
     num_drafts, sink, window None, and kv_mode, draft_on, exact "": as the node is set.
     proposer: the model_id whose drafts are used alone; "": whoever promises most.
     """
@@ -35,6 +36,7 @@ class GenerationRequest:
     stops: tuple[str, ...] = ()
     sampling: Sampling = GREEDY
     num_top: int | None = None
+    scores_prompt: bool = False
     plain: bool = False
     draft_on: str = ""
     proposer: str = ""
@@ -80,6 +82,16 @@ def demand_small(request: GenerationRequest, limits: NodeLimits) -> None:
         demand(holds, "INVALID_ARGUMENT", why)
 
 
+def demand_scorable(request: GenerationRequest, prompt_len: int, limits: NodeLimits) -> None:
+    """Raise Refused(INVALID_ARGUMENT) for a prompt with too many ids to score them all."""
+    most = limits.max_scored_prompt_len
+    demand(
+        not request.scores_prompt or prompt_len <= most,
+        "INVALID_ARGUMENT",
+        f"the prompt has {prompt_len} tokens, the log probabilities of at most {most} are told",
+    )
+
+
 def prompt_bytes(request: GenerationRequest) -> int:
     """About what the prompt weighs: its texts in UTF-8, four bytes a token id."""
     contents = (text_bytes(message) for message in request.messages)
@@ -97,4 +109,10 @@ def text_bytes(value: Any) -> int:
     return 0
 
 
-__all__ = ["ContextTooLong", "GenerationRequest", "demand_small", "prompt_bytes"]
+__all__ = [
+    "ContextTooLong",
+    "GenerationRequest",
+    "demand_scorable",
+    "demand_small",
+    "prompt_bytes",
+]

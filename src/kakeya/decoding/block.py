@@ -60,6 +60,7 @@ class Block:
     proposer, drafted_on: who drafted; empty where the verifier went alone.  overhead_s: the
     round's time that was neither draft_s nor verify_s.  may_draft: speculation is on.
     finish_reason, tally: set on the last block only.  scores: one an id, where asked for.
+    prompt_scores: on the first block, where asked for: of the prompt's ids but the first.
     """
 
     ids: tuple[int, ...]
@@ -75,6 +76,7 @@ class Block:
     finish_reason: FinishReason = ""
     tally: Tally | None = None
     scores: tuple[Score, ...] = ()
+    prompt_scores: tuple[Score, ...] = ()
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
 from kakeya.decoding.keeper import Course
 from kakeya.decoding.policy import Ledger, Pace, Round
+from kakeya.decoding.reading import Reading
 from kakeya.decoding.sampler import Sampler, sampler_of
 from kakeya.decoding.sampling import GREEDY, Sampling, Score
 from kakeya.decoding.sampling import demand_sound as demand_sound_sampling
@@ -75,6 +76,7 @@ async def decode(
     text: TextStream | None = None,
     sampling: Sampling = GREEDY,
     num_top: int | None = None,
+    scores_prompt: bool = False,
     plan: KvPlan | None = None,
     num_drafts: int | None = None,
     draft_on: str = "auto",
@@ -88,7 +90,8 @@ async def decode(
     ("stop").  An id of `stop_ids` is handed out as the last one, without text; a string of
     `stops` is cut off.  plan: None keeps the K/V of every position.  num_drafts: None lets the
     policy choose, 0 is plain.  num_top: blocks carry the scores of their ids and of so many
-    alternatives; None: no scores.  draft_on: auto, local, remote or a node_id.  exact "strict"
+    alternatives; None: no scores.  scores_prompt: the first block carries those of the prompt's
+    ids.  draft_on: auto, local, remote or a node_id.  exact "strict"
     commits by one-token passes only.
 
     Raises Refused: INVALID_ARGUMENT before any work, INTERNAL when the verifier's logits are not
@@ -109,6 +112,7 @@ async def decode(
         sampler=sampler_of(sampling, prompt_ids, engine.verifier.geometry.vocab_size, num_top),
         drafts_allowed=not plain and num_drafts != 0,
         wants_banks=_needs_banks(chosen_plan, engine.verifier.geometry),
+        reading=Reading(prompt_ids, num_top if scores_prompt else None),
         plan=chosen_plan,
         exact=exact,
         remaining=min(max_tokens, max_len - len(prompt_ids)),
@@ -231,6 +235,7 @@ class _Generation:
     sampler: Sampler
     drafts_allowed: bool
     wants_banks: bool
+    reading: Reading
     plan: KvPlan
     exact: str
     remaining: int
@@ -261,7 +266,7 @@ class _Generation:
 
     async def _read(self, kv: Kv, chunk: tuple[int, ...]) -> Aux:
         verifier, taps = self.engine.verifier, self.drafter.aux_layers
-        return await self.engine.device.run(prefill, verifier, kv, chunk, taps)
+        return await self.reading.chunk(self.engine.device, verifier, kv, chunk, taps)
 
     async def _restore(self, kv: Kv) -> None:
         """Evict the middle of the prompt for the banks of a drafter's f_θ."""
@@ -315,6 +320,7 @@ class _Generation:
             finish_reason=reason,
             tally=account.tally() if reason else None,
             scores=self._released_scores(len(released.ids)),
+            prompt_scores=self.reading.taken(),
         )
 
     def _released_scores(self, num_ids: int) -> tuple[Score, ...]:

@@ -23,7 +23,7 @@ from kakeya.errors import Refused
 from kakeya.http.asked import Asked
 from kakeya.http.errors import KINDS, error_body, refusal_body
 from kakeya.http.messages import Answer, Outlet, json_answer
-from kakeya.http.scores import Scores
+from kakeya.http.scores import Scores, Spelling
 from kakeya.http.shapes import Label, Said
 from kakeya.http.usage import timings_of
 
@@ -75,6 +75,8 @@ async def _said(generations: Generations, request: GenerationRequest, asked: Ask
         choice = _Choice(asked, request, generation)
         parts.append(choice.echoed)
         async for block in generation.blocks:
+            if not pieces:
+                pieces.append(choice.scores_of_prompt(block))
             parts.append(block.text)
             pieces.append(choice.scores_of(block))
             tally, reason = block.tally, block.finish_reason
@@ -89,10 +91,20 @@ class _Choice:
     def __init__(self, asked: Asked, request: GenerationRequest, generation: Generation) -> None:
         self.echoed = prompt_text(request, generation) if asked.echo else ""
         self._eos_ids = frozenset(generation.tokenizer.eos_ids)
+        self._prompt_ids = generation.prompt_ids if request.scores_prompt else ()
         self._scores: Scores | None = None
         if request.num_top is not None:
-            bytes_of = generation.tokenizer.token_bytes()
-            self._scores = asked.shape.scores(bytes_of, text_len=len(self.echoed))
+            tokenizer = generation.tokenizer
+            spelling = Spelling(tokenizer.token_bytes(), tokenizer.special_ids)
+            text_len = 0 if request.scores_prompt else len(self.echoed)
+            self._scores = asked.shape.scores(spelling, echoed=self.echoed, text_len=text_len)
+
+    def scores_of_prompt(self, first: Block) -> Any:
+        """The scores of the prompt's ids, of which the first block tells."""
+        if self._scores is None:
+            return None
+        scores = (None, *first.prompt_scores) if self._prompt_ids else ()
+        return self._scores.piece(self._prompt_ids, scores)
 
     def scores_of(self, block: Block) -> Any:
         """The scores of a block's ids; the id that ends a text is no part of it."""
@@ -127,7 +139,7 @@ class _Stream:
             is_first = True
             async for block in generation.blocks:
                 if is_first:
-                    await self._open(index, choice)
+                    await self._open(index, choice, choice.scores_of_prompt(block))
                     is_first = False
                 await self._block(index, block, choice.scores_of(block))
 
@@ -141,15 +153,15 @@ class _Stream:
         await self.outlet.piece(event_bytes(body))
         await self.outlet.end()
 
-    async def _open(self, index: int, choice: _Choice) -> None:
+    async def _open(self, index: int, choice: _Choice, scores: Any) -> None:
         await self.outlet.begin(200, SSE_FIELDS)
         opening = self.asked.shape.opening(self.label, index)
         if opening is not None:
             await self._piece(opening)
-        if choice.echoed:
+        if choice.echoed or scores:
             await self._piece(
                 self.asked.shape.piece(
-                    self.label, index, text=choice.echoed, scores=None, finish_reason=""
+                    self.label, index, text=choice.echoed, scores=scores, finish_reason=""
                 )
             )
 

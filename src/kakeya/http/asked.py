@@ -41,9 +41,14 @@ def text_asked(body: Mapping[str, Any], *, limits: HttpLimits, rng: Random) -> A
     fields.demand_supported(body)
     prompts = prompts_of(body.get("prompt"), max_prompts=limits.max_prompts)
     echo, num_top = fields.flag(body, "echo"), fields.integer(body, "logprobs")
-    if echo and num_top is not None:
-        raise BadField("logprobs", "logprobs is not supported together with echo")
-    prompts[0] = replace(prompts[0], num_top=num_top)
+    scores_prompt = echo and num_top is not None
+    if scores_prompt and len(prompts) > limits.max_scored_prompts:
+        raise BadField(
+            "prompt",
+            f"prompt has {len(prompts)} entries, with echo and logprobs it must be at most"
+            f" {limits.max_scored_prompts}",
+        )
+    prompts[0] = replace(prompts[0], num_top=num_top, scores_prompt=scores_prompt)
     return replace(_asked(body, prompts, TextShape(), rng), echo=echo)
 
 

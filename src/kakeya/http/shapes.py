@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kakeya.decoding import Tally
-from kakeya.http.scores import BytesOf, ChatScores, Scores, TextScores
+from kakeya.http.scores import ChatScores, Scores, Spelling, TextScores
 from kakeya.http.usage import timings_of, usage_of
 
 
@@ -38,8 +38,8 @@ class Shape(Protocol):
         """What the id of an answer begins with."""
         ...
 
-    def scores(self, bytes_of: BytesOf, *, text_len: int) -> Scores:
-        """Spells a choice's scores; `text_len` characters stand before its text."""
+    def scores(self, spelling: Spelling, *, echoed: str, text_len: int) -> Scores:
+        """Spells a choice's scores: its text begins with `echoed`, the first id at `text_len`."""
         ...
 
     def whole(self, label: Label, said: Sequence[Said]) -> dict[str, Any]: ...
@@ -61,8 +61,8 @@ class Shape(Protocol):
 class ChatShape:
     prefix: str = "chatcmpl-"
 
-    def scores(self, bytes_of: BytesOf, *, text_len: int) -> Scores:
-        return ChatScores(bytes_of)
+    def scores(self, spelling: Spelling, *, echoed: str, text_len: int) -> Scores:
+        return ChatScores(spelling.bytes_of)
 
     def whole(self, label: Label, said: Sequence[Said]) -> dict[str, Any]:
         choices = [
@@ -95,8 +95,8 @@ class ChatShape:
 class TextShape:
     prefix: str = "cmpl-"
 
-    def scores(self, bytes_of: BytesOf, *, text_len: int) -> Scores:
-        return TextScores(bytes_of, text_len)
+    def scores(self, spelling: Spelling, *, echoed: str, text_len: int) -> Scores:
+        return TextScores(spelling, echoed, text_len)
 
     def whole(self, label: Label, said: Sequence[Said]) -> dict[str, Any]:
         choices = [

@@ -129,12 +129,7 @@ class MlxVerifier:
         """Append `ids` and say what follows each.  aux is float32, or the bits of bfloat16."""
         assert isinstance(kv, MlxKv)
         demand_block(ids, self._limits)
-        demand_aux_layers(aux_layers, self.config)
-        x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
-        logits = self._logits(x)
-        mx.eval(logits, list(taps.values()), kv.slabs)
-        aux = tuple(from_mlx(taps[layer])[1] for layer in aux_layers)
-        return choose(np.array(logits), want_logits=want_logits, aux=aux)
+        return self._rows(kv, ids, want_logits=want_logits, aux_layers=aux_layers)
 
     def denoise(self, kv: Kv, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [rows, vocab_size] of a block whose rows see one another; nothing is appended."""
@@ -156,6 +151,12 @@ class MlxVerifier:
         _, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=True)
         mx.eval(list(taps.values()), kv.slabs)
         return tuple(from_mlx(taps[layer])[1] for layer in aux_layers)
+
+    def read(self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()) -> Rows:
+        """Append one chunk of the prompt and say what follows each id."""
+        assert isinstance(kv, MlxKv)
+        demand_chunk(ids, self._limits)
+        return self._rows(kv, ids, want_logits=True, aux_layers=aux_layers)
 
     def restore(self, kv: Kv, banks: Sequence[Bank]) -> None:
         """Put `banks` in the place of the evicted positions; all of the prompt must be read."""
@@ -186,6 +187,16 @@ class MlxVerifier:
         assert isinstance(kv, MlxKv)
         demand_forgettable(kv, length)
         kv.length = length
+
+    def _rows(
+        self, kv: MlxKv, ids: Sequence[int], *, want_logits: bool, aux_layers: Sequence[int]
+    ) -> Rows:
+        demand_aux_layers(aux_layers, self.config)
+        x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
+        logits = self._logits(x)
+        mx.eval(logits, list(taps.values()), kv.slabs)
+        aux = tuple(from_mlx(taps[layer])[1] for layer in aux_layers)
+        return choose(np.array(logits), want_logits=want_logits, aux=aux)
 
     def _kinds(self, plan: KvPlan) -> dict[str, LayerKind]:
         return layer_kinds(

@@ -131,12 +131,7 @@ class TorchVerifier:
         """Append `ids` and say what follows each.  aux is float32, or the bits of bfloat16."""
         assert isinstance(kv, TorchKv)
         demand_block(ids, self._limits)
-        demand_aux_layers(aux_layers, self.config)
-        with torch.inference_mode():
-            x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
-            logits: NDArray[np.float32] = self._logits(x).numpy()
-            aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
-        return choose(logits, want_logits=want_logits, aux=aux)
+        return self._rows(kv, ids, want_logits=want_logits, aux_layers=aux_layers)
 
     def denoise(self, kv: Kv, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [rows, vocab_size] of a block whose rows see one another; nothing is appended."""
@@ -158,6 +153,12 @@ class TorchVerifier:
         with torch.inference_mode():
             _, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=True)
             return tuple(_to_numpy(taps[layer]) for layer in aux_layers)
+
+    def read(self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()) -> Rows:
+        """Append one chunk of the prompt and say what follows each id."""
+        assert isinstance(kv, TorchKv)
+        demand_chunk(ids, self._limits)
+        return self._rows(kv, ids, want_logits=True, aux_layers=aux_layers)
 
     def restore(self, kv: Kv, banks: Sequence[Bank]) -> None:
         """Put `banks` in the place of the evicted positions; all of the prompt must be read."""
@@ -188,6 +189,16 @@ class TorchVerifier:
         assert isinstance(kv, TorchKv)
         demand_forgettable(kv, length)
         kv.length = length
+
+    def _rows(
+        self, kv: TorchKv, ids: Sequence[int], *, want_logits: bool, aux_layers: Sequence[int]
+    ) -> Rows:
+        demand_aux_layers(aux_layers, self.config)
+        with torch.inference_mode():
+            x, taps = self._layers(kv, ids, aux_layers=aux_layers, is_prefill=False)
+            logits: NDArray[np.float32] = self._logits(x).numpy()
+            aux = tuple(_to_numpy(taps[layer]) for layer in aux_layers)
+        return choose(logits, want_logits=want_logits, aux=aux)
 
     def _kinds(self, plan: KvPlan) -> dict[str, LayerKind]:
         return layer_kinds(

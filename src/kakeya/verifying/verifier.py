@@ -139,6 +139,10 @@ class Verifier(Protocol):
         """Append one chunk of the prompt without asking what follows it; its aux, as in Rows."""
         ...
 
+    def read(self, kv: Kv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()) -> Rows:
+        """As prefill, with the same K/V to the bit, and what follows each: logits are there."""
+        ...
+
     def restore(self, kv: Kv, banks: Sequence[Bank]) -> None:
         """Evict [sink, prompt_len - window) of a K/V in mode restored; `banks` take its place.
 
