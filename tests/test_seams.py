@@ -48,6 +48,7 @@ SEAMS = {
     "cli/run.py": {"trio.open_signal_receiver"},
     "cli/cert.py": {"time.time"},
     "cli/bench.py": {"subprocess"},
+    "cli/bench_nodes.py": {"subprocess", "trio.open_signal_receiver"},
     "cli/doctor.py": {"time.time"},
     # A rank of a ring never lives in the node: it may hold the interpreter, or wait for ever.
     "ring/probe.py": {"subprocess", "trio.run_process"},

@@ -59,6 +59,8 @@ class ScriptedDrafter:
         await self._arrive("SeedContext")
         held = self._held(message.session_id)
         demand(not held.ids, "FAILED_PRECONDITION", "seeded twice")
+        num_rows, most = len(message.positions), len(held.prompt_ids)
+        demand(num_rows <= most, "INVALID_ARGUMENT", f"{num_rows} rows for {most} of a prompt")
         self._extend(held, message)
         await self._leave("SeedContext")
         return pb.SeedContextResponse(context_len=len(held.ids))

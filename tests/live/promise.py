@@ -15,16 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
-from kakeya.training.corpus import read_sources, standard_library
+from kakeya.cli.bench_prompts import held_out
 from tests.cli.nodes import eventually, fleet_view, running_node
 from tests.live.client import Heard, hear
 from tests.live.conftest import QUICK, Pair
 
 DTYPES, KV_MODES = ("float32", "bfloat16"), ("full", "window", "restored")
-# Characters of a held-out file: longer than sink and window keep, so that modes differ.
-PROMPT_LEN = 700
+# Less than held-out prompts have, so that modes differ.
 SINK, WINDOW, NUM_DRAFTS = 4, 128, 7
 FIRST_LEN = 32
 
@@ -64,21 +62,6 @@ class Count:
             f"first {FIRST_LEN} {self.first_ids / max(self.first_rounds, 1):.2f}; "
             f"rounds {self.num_rounds}, and without drafts {self.num_alone}"
         )
-
-
-def held_out_prompts(count: int, seed: int) -> list[str]:
-    """`count` pieces of held-out files of the standard library, each from the start of a line."""
-    rng = Random(seed)
-    sources = [
-        source.text
-        for source in read_sources(standard_library(), held_out=True)
-        if len(source.text) > 3 * PROMPT_LEN
-    ]
-    prompts = []
-    for text in rng.sample(sources, count):
-        at = text.index("\n", rng.randrange(len(text) - 2 * PROMPT_LEN)) + 1
-        prompts.append(text[at : at + PROMPT_LEN])
-    return prompts
 
 
 @contextmanager
@@ -128,7 +111,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
-    prompts = held_out_prompts(wanted.prompts, wanted.seed)
+    prompts = held_out(wanted.prompts, seed=wanted.seed)
     is_kept = True
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as home, tiny_pair(Path(home), dtype) as pair:

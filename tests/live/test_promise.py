@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.promise import KV_MODES, compare, held_out_prompts, tiny_pair
+from kakeya.cli.bench_prompts import held_out
+from tests.live.promise import KV_MODES, compare, tiny_pair
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_held_out_prompts_give_the_ids_of_plain_decoding(dtype, tmp_path):
     with tiny_pair(tmp_path, dtype) as pair:
         for kv_mode in KV_MODES:
-            counts = compare(pair, held_out_prompts(2, seed=3), kv_mode=kv_mode, max_tokens=48)
+            counts = compare(pair, held_out(2, seed=3), kv_mode=kv_mode, max_tokens=48)
             for name, count in counts.items():
                 assert count.num_equal == count.num_texts == 2, (kv_mode, name)
             assert "tiny" in counts["tiny"].drafters  # something was at stake
@@ -19,6 +20,6 @@ def test_held_out_prompts_give_the_ids_of_plain_decoding(dtype, tmp_path):
 
 
 def test_prompts_are_the_same_for_a_seed_and_of_the_length_asked_for():
-    assert held_out_prompts(3, seed=5) == held_out_prompts(3, seed=5)
-    assert held_out_prompts(3, seed=5) != held_out_prompts(3, seed=6)
-    assert {len(prompt) for prompt in held_out_prompts(3, seed=5)} == {700}
+    assert held_out(3, seed=5) == held_out(3, seed=5)
+    assert held_out(3, seed=5) != held_out(3, seed=6)
+    assert {len(prompt) for prompt in held_out(3, seed=5)} == {700}

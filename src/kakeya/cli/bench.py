@@ -1,4 +1,6 @@
-"""`kakeya bench`: speculation against plain decoding, in turns on one node, with the ids compared.
+"""`kakeya bench`: speculation against plain decoding, in turns, with the ids compared.
+
+With `--proposer` the verifier and the drafter are two processes that it starts.
 
 `kakeya bench rpc` runs the RPC layer's benchmark of a checkout.
 """
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from kakeya.cli.bench_flags import BenchFlags
 from kakeya.cli.bench_report import as_table
-from kakeya.cli.bench_rows import summary
+from kakeya.cli.bench_rows import rows_of
 from kakeya.cli.bench_turns import measure
 from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_command_settings
@@ -58,8 +60,7 @@ def bench(
         if burning is not None:
             burning.kill()
             burning.wait()
-    kinds = dict.fromkeys((pair.kind, pair.draft_on, pair.asked) for pair in pairs)
-    rows = [summary(*kind, pairs) for kind in kinds]
+    rows = rows_of(pairs)
     if asked.json:
         print(msgspec.json.encode({"runs": rows}).decode())
     else:

@@ -18,11 +18,15 @@ class BenchFlags:
     prompt_file: Annotated[
         str | None, Parameter(help="Prompts of your own: one JSON string a line.")
     ] = None
+    held_out: Annotated[
+        int | None,
+        Parameter(help="So many pieces of Python's library; the tiny models never saw them."),
+    ] = None
     max_tokens: Annotated[int, Parameter(help="Most tokens a generation.")] = 64
     rounds: Annotated[int, Parameter(help="Times each pair is measured.")] = 3
     concurrency: Annotated[int, Parameter(help="Generations at once; their speeds add up.")] = 1
     rtt: Annotated[
-        str, Parameter(help="Draft on a second embedded node this far away, such as 50ms.")
+        str, Parameter(help="Draft on a node of its own this far away, such as 50ms.")
     ] = ""
     busy: Annotated[bool, Parameter(negative="", help="Keep one core busy meanwhile.")] = False
     verify: Annotated[bool, Parameter(negative="", help="Only compare the ids.")] = False

@@ -1,6 +1,69 @@
-"""What `kakeya bench` decodes: real requests of four kinds, short enough for a small model."""
+"""What `kakeya bench` decodes: real requests of four kinds, short enough for a small model.
+
+And, for the tiny models, pieces of Python's standard library that they were not trained on.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from kakeya.cli.bench_flags import BenchFlags
+from kakeya.cli.generate import GenerateFlags, read_prompts
+from kakeya.config.settings import Settings
+from kakeya.embedded.models import TINY
+from kakeya.errors import demand
+from kakeya.training.corpus import read_sources, standard_library
+
+# Characters of a held-out file: more than a small window keeps.
+CODE_LEN = 700
+# Pieces for the tiny verifier, when nothing else was asked for.
+NUM_TINY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """kind: the rows it goes to.  is_raw: it is sent without chat template."""
+
+    kind: str
+    text: str
+    is_raw: bool = False
+
+
+def prompts_for(asked: BenchFlags, settings: Settings) -> list[Prompt]:
+    """What to decode.  Raises Refused."""
+    if asked.prompt_file is not None:
+        given = GenerateFlags(prompt_file=asked.prompt_file)
+        return [Prompt("given", text) for text in read_prompts("", given)]
+    is_tiny = settings.verifier == TINY and not asked.node
+    if asked.held_out is None and not is_tiny:
+        return [Prompt(kind, text) for kind, text in PROMPTS]
+    count = NUM_TINY if asked.held_out is None else asked.held_out
+    return [Prompt("held-out code", text, is_raw=True) for text in held_out(count, seed=1)]
+
+
+def held_out(count: int, *, seed: int) -> list[str]:
+    """`count` pieces of held-out files of the standard library, each from the start of a line.
+
+    Raises Refused when there are not so many files.
+    """
+    rng = Random(seed)
+    sources = [
+        source.text
+        for source in read_sources(standard_library(), held_out=True)
+        if len(source.text) > 3 * CODE_LEN
+    ]
+    demand(
+        1 <= count <= len(sources),
+        "INVALID_ARGUMENT",
+        f"{count} held-out prompts asked for, at least 1 and at most {len(sources)}",
+    )
+    pieces = []
+    for text in rng.sample(sources, count):
+        at = text.index("\n", rng.randrange(len(text) - 2 * CODE_LEN)) + 1
+        pieces.append(text[at : at + CODE_LEN])
+    return pieces
+
 
 _TOTAL = """def total(rows):
     result = 0

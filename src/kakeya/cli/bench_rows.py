@@ -1,8 +1,9 @@
-"""What `kakeya bench` makes of its measurements: pairs of generations, and a row for each kind."""
+"""What `kakeya bench` makes of its measurements: pairs of generations, and a row for each way."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +11,30 @@ from kakeya.cli.generate import mean_acceptance_length
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """One prompt decoded plainly and with drafts, one right after the other.
+class Way:
+    """One way to decode a prompt, and one row of the table.
 
-    kind: of prompt.  draft_on: what was asked for: auto, local, remote or a node_id.  asked: the
-    proposer that was named, "" for any.
+    name: for people.  draft_on: what is asked for: auto, local, remote or a node_id.  proposer: the
+    one that is named, "" for any.  expected: (proposer, node_id) that must draft before anything is
+    measured; None: nobody has to.
     """
 
+    name: str
+    draft_on: str = "auto"
+    proposer: str = ""
+    is_plain: bool = False
+    expected: tuple[str, str] | None = None
+
+
+PLAIN = Way("plain", is_plain=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One prompt decoded plainly and in another way, in one turn.  kind: of prompt."""
+
     kind: str
-    draft_on: str
-    asked: str
+    way: Way
     plain: dict[str, Any]
     drafted: dict[str, Any]
 
@@ -42,29 +57,41 @@ def joined(reports: list[dict[str, Any]], elapsed_s: float) -> dict[str, Any]:
     return reports[0] | {"ids": ids, "blocks": blocks, "timings": timings}
 
 
-def summary(kind: str, draft_on: str, asked: str, pairs: list[Pair]) -> dict[str, Any]:
-    """One row: all pairs of a kind of prompt, drafted in one place by one proposer."""
-    wanted = (kind, draft_on, asked)
-    mine = [pair for pair in pairs if (pair.kind, pair.draft_on, pair.asked) == wanted]
-    blocks = [b for pair in mine for b in pair.drafted["blocks"] if b["num_drafts"]]
+def rows_of(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """A row for each kind of prompt and each way, in the order they were measured."""
+    return [summary(*each, pairs) for each in dict.fromkeys((p.kind, p.way) for p in pairs)]
+
+
+def summary(kind: str, way: Way, pairs: Iterable[Pair]) -> dict[str, Any]:
+    """One row: all pairs of a kind of prompt, decoded in one way.
+
+    tokens_per_round counts every round, those without drafts too; mean_acceptance_length does not.
+    """
+    mine = [pair for pair in pairs if (pair.kind, pair.way) == (kind, way)]
+    rounds = [block for pair in mine for block in pair.drafted["blocks"]]
+    blocks = [block for block in rounds if block["num_drafts"]]
+    num_ids = sum(len(pair.drafted["ids"]) for pair in mine)
     return {
         "kind": kind,
+        "way": way.name,
         "prompts": len(mine),
-        "draft_on": draft_on,
-        "asked": asked or None,
+        "draft_on": way.draft_on,
+        "asked": way.proposer or None,
         "proposer": ", ".join(sorted({b["proposer"] or "" for b in blocks})) or None,
         "drafted_on": sorted({b["drafted_on"] or "" for b in blocks}),
-        "tokens_per_second": _median(p.drafted["timings"]["tokens_per_second"] for p in mine),
-        "plain_tokens_per_second": _median(p.plain["timings"]["tokens_per_second"] for p in mine),
-        "prefill_s": _median(p.drafted["timings"]["prefill_s"] for p in mine),
-        "ratio": _median(p.ratio for p in mine),
+        "tokens_per_second": median(p.drafted["timings"]["tokens_per_second"] for p in mine),
+        "plain_tokens_per_second": median(p.plain["timings"]["tokens_per_second"] for p in mine),
+        "prefill_s": median(p.drafted["timings"]["prefill_s"] for p in mine),
+        "ratio": median(p.ratio for p in mine),
+        "tokens_per_round": round(num_ids / max(len(rounds), 1), 3),
         "mean_acceptance_length": round(mean_acceptance_length(blocks), 3),
         "acceptance_by_position": acceptance_by_position(blocks),
+        "num_equal": sum(pair.ids_equal for pair in mine),
         "ids_equal": all(pair.ids_equal for pair in mine),
     }
 
 
-def _median(values: Any) -> float:
+def median(values: Iterable[float]) -> float:
     return round(float(statistics.median(values)), 3)
 
 

@@ -70,6 +70,30 @@ class _Delayed(trio.abc.Stream):
         await self._there.aclose()
 
 
+async def relay(listeners: list[trio.SocketListener], dialer: Dialer, address: str) -> None:
+    """Carry what connects to `listeners` to `address` and back; until cancelled."""
+
+    async def carry(near: trio.abc.Stream) -> None:
+        try:
+            far = await dialer.open(address)
+        except OSError:
+            return
+        async with far, trio.open_nursery() as nursery:
+            nursery.start_soon(_pour, near, far, nursery.cancel_scope)
+            nursery.start_soon(_pour, far, near, nursery.cancel_scope)
+
+    await trio.serve_listeners(carry, listeners)
+
+
+async def _pour(source: trio.abc.Stream, sink: trio.abc.Stream, both: trio.CancelScope) -> None:
+    try:
+        while data := await source.receive_some(READ_BYTES):
+            await sink.send_all(data)
+    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # one side's end is the other's
+    both.cancel()
+
+
 async def _carry_out(sending: trio.MemoryReceiveChannel[Chunk], there: trio.abc.Stream) -> None:
     try:
         async for due_s, data in sending:
@@ -90,4 +114,4 @@ async def _carry_in(
             return  # to who reads it is the end
 
 
-__all__ = ["DelayingDialer"]
+__all__ = ["DelayingDialer", "relay"]

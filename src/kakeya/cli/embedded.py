@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,8 +10,9 @@ from dataclasses import replace
 import trio
 
 from kakeya.cli.client import answers, local_address, stub_at
-from kakeya.cli.delayed import DelayingDialer
 from kakeya.config.settings import Settings
+from kakeya.node.backend import this_host
+from kakeya.node.preflight import demand_loadable
 from kakeya.node.run import run_node
 from kakeya.node.seams import embedded_seams
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
@@ -37,21 +39,10 @@ async def node_stub(
         nursery.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def far_stub(settings: Settings, rtt_s: float) -> AsyncIterator[NodeServiceStub]:
-    """A stub for an embedded node whose drafts come from a second one, `rtt_s` away."""
-    drafting = replace(_only_here(settings), verifier="none", node_id="", peer=())
-    async with trio.open_nursery() as nursery:
-        there = await nursery.start(run_node, drafting, embedded_seams(drafting))
-        here = replace(_only_here(settings), peer=(there.grpc_address,))
-        seams = embedded_seams(here)
-        far = replace(seams, dialer=DelayingDialer(seams.dialer, rtt_s, nursery))
-        running = await nursery.start(run_node, here, far)
-        async with stub_at(running.grpc_address, settings) as stub:
-            yield stub
-        nursery.cancel_scope.cancel()
-
-
 def _only_here(settings: Settings) -> Settings:
-    """A node on ports of its own and without a kept identity: it ends with the command."""
+    """A node on ports of its own and without a kept identity: it ends with the command.
+
+    Raises Refused, ConfigError for models that cannot be loaded.
+    """
+    demand_loadable(settings, os.environ, this_host())
     return replace(settings, host="127.0.0.1", port=0, http_port="off")

@@ -66,11 +66,13 @@ class HeldSession:
 
     async def draft(self, committed_ids: Sequence[int], num_drafts: int) -> tuple[int, ...]:
         """Drafts behind `committed_ids`, whose last id has no aux yet.  Raises DraftFailedError."""
+        self._demand_usable()
         session, aux = self._session, self.course.aux
-        if session is None or not self.is_usable:
-            raise self.failure or DraftFailedError("unseeded", "the session is not seeded yet")
+        assert session is not None
         assert aux.end == len(committed_ids) - 1, (aux.end, len(committed_ids))
         async with self._turn:
+            # Rows were perhaps on their way when this began, and lost.
+            self._demand_usable()
             first = session.context_len
             rows = self._rows(first, aux.end) if first < aux.end else None
             try:
@@ -79,6 +81,11 @@ class HeldSession:
                 if not session.is_certain:
                     self.is_live = False
                     self.look()
+
+    def _demand_usable(self) -> None:
+        session = self._session
+        if session is None or not session.is_certain or not self.is_usable:
+            raise self.failure or DraftFailedError("unseeded", "the session is not seeded yet")
 
     def look(self) -> None:
         """Have the session's task look whether there is something to send."""
@@ -165,7 +172,7 @@ class HeldSession:
             while session.context_len < aux.end:
                 # The log may grow meanwhile.
                 for piece in pieces(session.context_len, aux.end, self._piece_len):
-                    await session.feed(self._rows(piece.start, piece.stop))
+                    await self._feed(session, self._rows(piece.start, piece.stop))
             self.is_live = aux.end > 0
 
     async def _recall(self, session: RemoteSession) -> None:
@@ -176,7 +183,16 @@ class HeldSession:
                 begin, at = at, at + len(piece[0])
                 if at > session.context_len:
                     skip = session.context_len - begin
-                    await session.feed(tuple(layer[max(skip, 0) :] for layer in piece))
+                    await self._feed(session, tuple(layer[max(skip, 0) :] for layer in piece))
+
+    async def _feed(self, session: RemoteSession, rows: Aux) -> None:
+        """A context is seeded with positions of the prompt; what was said since extends it."""
+        if not session.context_len:
+            prompt_len = len(self.course.prompt_ids)
+            await session.feed(tuple(layer[:prompt_len] for layer in rows))
+            rows = tuple(layer[prompt_len:] for layer in rows)
+        if len(rows[0]):
+            await session.feed(rows)
 
     def _rows(self, first: int, end: int) -> Aux:
         return self.course.aux.rows(first, end, self.fit.aux_layers)
