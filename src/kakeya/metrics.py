@@ -103,7 +103,12 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _pulled("requests_running", "gauge", "Generations that have a place."),
     _pulled("requests_waiting", "gauge", "Generations that wait for a place."),
-    Family("prompt_tokens_total", "counter", "Ids of prompts that were prefilled."),
+    Family("prompt_tokens_total", "counter", "Ids of prompts."),
+    Family(
+        "prompt_tokens_cached_total", "counter", "Those whose K/V was kept from an earlier prompt."
+    ),
+    _pulled("kept_prefixes", "gauge", "Prompts whose K/V is kept for those that begin alike."),
+    _pulled("kept_prefix_bytes", "gauge", "Bytes of their K/V."),
     Family("generation_tokens_total", "counter", "Ids handed out."),
     _pulled("sessions", "gauge", "Drafting sessions open here for other nodes."),
     _pulled("session_bytes", "gauge", "Bytes they have reserved."),

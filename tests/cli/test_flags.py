@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ RUN_SEEN_BY = {
     "fleet_ttl": "test_names_on_the_card",
     "verifier": "test_verifier_and_dtype_on_the_card",
     "proposer": "test_a_model_that_this_build_lacks_is_refused",
-    "backend": "test_a_model_that_this_build_lacks_is_refused",
+    "backend": "test_the_backend_that_computed_is_told",
     "dtype": "test_verifier_and_dtype_on_the_card",
     "kv": "test_kv_sink_and_window",
     "sink": "test_kv_sink_and_window",
@@ -47,7 +48,8 @@ RUN_SEEN_BY = {
     "max_message_bytes": "test_limits_of_a_node",
     "max_sessions": "test_max_sessions_and_session_idle",
     "session_idle": "test_max_sessions_and_session_idle",
-    "memory_limit": "test_limits_of_a_node",
+    "kept_prefixes": "test_kept_prefixes",
+    "memory_limit": "test_memory_limit",
     "set_": "test_limits_of_a_node",
     "fleet_key_file": "test_fleet_key_file",
     "insecure": "test_host_and_insecure",
@@ -180,6 +182,18 @@ def test_verifier_and_dtype_on_the_card(folder, tmp_path):
         assert model()["model_id"] == folder.name
 
 
+@pytest.mark.spec("N-21")
+def test_the_backend_that_computed_is_told(plain_node, folder, tmp_path):
+    assert plain_node.say(max_tokens=2)["backend"] in ("torch", "mlx")
+    own = ("generate", "--embedded", "--json", "--raw", "--max-tokens", "2")
+    model = ("--verifier", str(folder))
+    done = run_here(*own, *model, "--backend", "mlx", PROMPT, home=tmp_path)
+    if find_spec("mlx"):
+        assert json.loads(done.stdout)["backend"] == "mlx"
+    else:
+        assert (done.returncode, "backend mlx is not installed" in done.stderr) == (78, True)
+
+
 @pytest.mark.parametrize("flag", ["--proposer", "--backend"])
 def test_a_model_that_this_build_lacks_is_refused(flag, tmp_path):
     done = run_here("run", *DRAFTERS, "--port", "0", flag, "nonesuch", home=tmp_path)
@@ -225,13 +239,35 @@ def test_offline_needs_nothing_from_outside(folder, tmp_path):
     ("flag", "value", "why"),
     [
         ("--max-message-bytes", "100", "100"),
-        ("--memory-limit", "1000", "1000"),
         ("--set", "node.max_prompt_bytes=10", "the limit is 10"),
     ],
 )
 def test_limits_of_a_node(flag, value, why, folder, tmp_path):
     with running_node(tmp_path, "--verifier", str(folder), flag, value) as node:
         assert why in Verifying(node, tmp_path).refuses()
+
+
+@pytest.mark.spec("N-23")
+def test_memory_limit(folder, tmp_path):
+    args = ("run", "--verifier", str(folder), "--port", "0", "--http-port", "off")
+    done = run_here(*args, "--memory-limit", "3MiB", home=tmp_path)
+    assert done.returncode == 78
+    assert "memory_limit is 3.1 MB (3145728 bytes), needed are" in done.stderr
+
+
+@pytest.mark.spec("D-36", "D-38")
+def test_kept_prefixes(folder, plain_node, tmp_path):
+    """A live node's second turn: less is read, the ids are those of a node that keeps nothing."""
+    text = PROMPT + "; a prompt of its own"
+    with running_node(tmp_path, "--verifier", str(folder), "--kept-prefixes", "0") as node:
+        forgetful = Verifying(node, tmp_path)
+        first = forgetful.say(prompt=text)
+        turns = [text, text + first["text"] + " and then?"]
+        without = [first, forgetful.say(prompt=turns[1])]
+    kept = [plain_node.say(prompt=each) for each in turns]
+    assert [each["ids"] for each in kept] == [each["ids"] for each in without]
+    assert [each["cached_tokens"] for each in without] == [0, 0]
+    assert kept[1]["cached_tokens"] == (kept[0]["prompt_len"] - 1) // 64 * 64 > 0
 
 
 def test_max_sessions_and_session_idle(tmp_path):

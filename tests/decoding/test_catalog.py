@@ -13,9 +13,11 @@ from kakeya.errors import Refused
 from kakeya.verifying.verifier import Geometry
 from kakeya.wire.pb.kakeya.node.v1 import drafters_pb2 as pb
 
-CARD = DrafterCard("d", "v", 100, 16, 6, "abc", (1, 3), 512, 7, restores=True)
+CARD = DrafterCard(
+    "d", "v", 100, 16, 6, "abc", (1, 3), 512, 7, restores=True, family="qwen3", mask_id=99
+)
 GEOMETRY = Geometry(100, 16, 6, 2, 8, 512, ("full_attention",) * 6, None)
-FACTS = VerifierFacts(GEOMETRY, "abc")
+FACTS = VerifierFacts(GEOMETRY, "abc", "qwen3")
 
 
 @dataclass
@@ -54,13 +56,16 @@ def test_cards_out_of_bounds_are_refused(num_layers):
         ({"hidden_size": 17}, "hidden size of 17"),
         ({"num_layers": 7}, "number of layers of 7"),
         ({"aux_layers": (1, 6)}, "takes layer 6"),
+        ({"mask_id": 100}, "mask id is 100, the verifier has 100 rows"),
+        ({"family": "llama"}, "made for a llama, the verifier is a qwen3"),
         ({"tokenizer_sha256": "abd"}, "tokenizer"),
     ],
 )
 def test_a_misfit_is_named(change, words):
     assert words in misfit(replace(CARD, **change), FACTS)
     assert misfit(CARD, FACTS) == ""
-    assert misfit(replace(CARD, tokenizer_sha256=""), FACTS) == ""
+    assert misfit(replace(CARD, tokenizer_sha256="", family=""), FACTS) == ""
+    assert misfit(CARD, VerifierFacts(GEOMETRY, "", "")) == ""
 
 
 @pytest.mark.spec("D-27")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,19 +11,22 @@ import numpy as np
 import trio
 
 from kakeya.compute.device import Timed
+from kakeya.config.verifying import VerifyingLimits
 from kakeya.decoding import Block, Tally, decode, engine_of
 from kakeya.decoding.failover import Circuits, Peers
 from kakeya.decoding.loop import Engine
 from kakeya.decoding.source import DraftFailedError, Place
 from kakeya.errors import demand
+from kakeya.verifying.demands import demand_room
 from kakeya.verifying.verifier import Bank, Geometry, KvPlan, Rows
 
 VOCAB_SIZE = 24
 HIDDEN_SIZE = 8
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ToyKv:
+    plan: KvPlan
     ids: list[int] = field(default_factory=list)
     last_forward_len: int = 0
 
@@ -32,7 +36,11 @@ class ToyKv:
 
     @property
     def resident_bytes(self) -> int:
-        return 8 * len(self.ids)
+        return 8 * self.plan.max_len
+
+    @property
+    def rewindable_len(self) -> int:
+        return self.length
 
 
 @dataclass(slots=True)
@@ -54,7 +62,10 @@ class ToyVerifier:
     prefills: list[int] = field(default_factory=list)
     plans: list[KvPlan] = field(default_factory=list)
     restored: list[tuple[Bank, ...]] = field(default_factory=list)
+    rewinds: list[tuple[int, bool]] = field(default_factory=list)
     max_kv_len: int = 1 << 30
+    max_kv_bytes: int = 1 << 50
+    alive: weakref.WeakSet[ToyKv] = field(default_factory=weakref.WeakSet)
 
     @property
     def geometry(self) -> Geometry:
@@ -64,8 +75,27 @@ class ToyVerifier:
 
     def open(self, plan: KvPlan) -> ToyKv:
         demand(plan.max_len <= self.max_kv_len, "RESOURCE_EXHAUSTED", "the K/V takes too much")
+        self._demand_room(plan, held=list(self.alive))
         self.plans.append(plan)
-        return ToyKv()
+        kv = ToyKv(plan)
+        self.alive.add(kv)
+        return kv
+
+    def rewind(self, kv: ToyKv, plan: KvPlan, length: int, *, keep: bool) -> ToyKv:
+        assert length <= kv.length
+        self._demand_room(plan, held=[each for each in self.alive if keep or each is not kv])
+        self.rewinds.append((length, keep))
+        begun = ToyKv(plan, kv.ids[:length])
+        if not keep:
+            kv.ids.clear()
+            self.alive.discard(kv)
+        self.alive.add(begun)
+        return begun
+
+    def _demand_room(self, plan: KvPlan, held: Sequence[ToyKv]) -> None:
+        held_bytes = sum(each.resident_bytes for each in held)
+        limits = VerifyingLimits(max_kv_bytes=self.max_kv_bytes)
+        demand_room(8 * plan.max_len, held_bytes=held_bytes, limits=limits)
 
     def prefill(
         self, kv: ToyKv, ids: Sequence[int], *, aux_layers: Sequence[int] = ()
@@ -215,8 +245,14 @@ def peers_of(engine: Engine, *sources: FakeSource) -> Peers:
     return Peers(lambda: tuple(known), lambda place: known[place], Circuits(engine.limits))
 
 
-def engine_for(verifier: ToyVerifier, step_s: Callable[[int], float] = cpu_step_s) -> Engine:
-    return engine_of(verifier, PacedDevice(step_s), node_id="here")  # type: ignore[arg-type]
+def engine_for(
+    verifier: ToyVerifier,
+    step_s: Callable[[int], float] = cpu_step_s,
+    *,
+    kept_prefixes: int = 0,
+) -> Engine:
+    device: Any = PacedDevice(step_s)
+    return engine_of(verifier, device, kept_prefixes=kept_prefixes, node_id="here")
 
 
 @dataclass(slots=True)

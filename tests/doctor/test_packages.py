@@ -10,6 +10,7 @@ from kakeya.doctor.packages import (
     python_finding,
     required_by,
 )
+from kakeya.node.backend import Host
 
 PINS = "# exact versions\ntrio==0.33.0\nh11==0.16.0  # the door\ntyping_extensions==4.15.0\n"
 WHOLE = {"trio": "0.33.0", "h11": "0.16.0", "typing-extensions": "4.15.0"}
@@ -50,8 +51,21 @@ def test_a_missing_package_fails_and_another_version_is_warned_of():
 
 @pytest.mark.spec("N-13")
 def test_a_verifier_without_its_library_fails_and_a_node_without_one_does_not():
-    asked = {"num_cores": 2, "has_metal": False}
-    assert not is_well(backend_findings({}, verifier="smollm2", **asked))
-    assert is_well(backend_findings({}, verifier="none", **asked))
-    (mlx,) = backend_findings({"mlx": "0.32.4"}, verifier="none", num_cores=2, has_metal=True)
-    assert mlx.what == "0.32.4, Metal"
+    bare = Host(frozenset(), is_apple_silicon=False)
+    (missing,) = backend_findings({}, host=bare, asked="auto", verifier="smollm2", num_cores=2)
+    assert (missing.check, missing.state) == ("backend", "failed")
+    assert "torch is not installed" in missing.what
+    assert backend_findings({}, host=bare, asked="auto", verifier="none", num_cores=2) == []
+
+
+@pytest.mark.spec("N-13", "N-21")
+@pytest.mark.parametrize(
+    ("asked", "state", "what"),
+    [("auto", "ok", "auto is mlx"), ("torch", "failed", "backend torch is not installed here")],
+)
+def test_the_backend_that_a_node_would_choose_is_named(asked, state, what):
+    mac = Host(frozenset({"mlx"}), is_apple_silicon=True)
+    found = backend_findings({"mlx": "0.32.4"}, host=mac, asked=asked, verifier="tiny", num_cores=2)
+    assert found[0].what == "0.32.4, Metal"
+    assert (found[1].check, found[1].state) == ("backend", state)
+    assert what in found[1].what

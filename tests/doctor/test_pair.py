@@ -72,6 +72,15 @@ def test_the_models_that_ship_fit_and_others_are_named(tmp_path):
         assert any(each.check == check and each.state == "failed" and each.do for each in found)
 
 
+@pytest.mark.spec("N-13", "N-23")
+@pytest.mark.parametrize(("limit", "state"), [(1 << 20, "failed"), (1 << 30, "ok")])
+def test_a_memory_limit_is_held_against_what_the_models_need(limit, state):
+    settings = Settings(verifier="tiny", proposer=("ngram", "tiny"), memory_limit=limit)
+    (line,) = [each for each in model_findings(settings) if each.check == "memory limit"]
+    assert line.state == state
+    assert bool(line.do) == (state == "failed")
+
+
 @pytest.mark.spec("N-13", "D-32")
 @pytest.mark.parametrize("name", ["tiny-verifier", "tiny-dlm"])
 def test_a_model_that_drafts_by_prefix_is_looked_at_as_one(name):

@@ -43,7 +43,7 @@ async def test_the_prompts_ids_have_their_log_probabilities(autojump_clock):
 
 @pytest.mark.spec("H-08", "H-12")
 async def test_the_answer_is_that_of_a_request_without_them(autojump_clock):
-    async with world() as there:
+    async with world(settings=Settings(kept_prefixes=0)) as there:
         [choice] = await asked(there, max_tokens=30)
         bare = (await there.client().complete(prompt=PROMPT, logprobs=3, max_tokens=30)).json
         [plain] = bare["choices"]
@@ -58,6 +58,16 @@ async def test_the_answer_is_that_of_a_request_without_them(autojump_clock):
         half = len(prompts) // 2
         assert prompts[:half] == prompts[half:]  # in the same chunks, and no pass more
         assert forwards[: len(forwards) // 2] == forwards[len(forwards) // 2 :]
+
+
+@pytest.mark.spec("D-31", "D-36")
+async def test_a_prompt_that_is_scored_is_read_whole_and_stays(autojump_clock):
+    async with world() as there:
+        first = await asked(there)
+        assert await asked(there) == first
+        assert there.verifier.prefills == [4, 4, 3] * 2
+        bare = (await there.client().complete(prompt=PROMPT, logprobs=3)).json
+        assert bare["usage"]["prompt_tokens_details"] == {"cached_tokens": 8}
 
 
 @pytest.mark.spec("H-08", "H-09")

@@ -191,6 +191,7 @@ async def test_a_prompt_may_be_text_ids_or_a_list_of_either(autojump_clock):
             "prompt_tokens": 5,
             "completion_tokens": 16,
             "total_tokens": 21,
+            "prompt_tokens_details": {"cached_tokens": 0},
             "completion_tokens_details": both.json["usage"]["completion_tokens_details"],
         }
         ids = await client.complete(prompt=[[0, 1, 2], [3, 3]], echo=True)

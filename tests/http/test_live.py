@@ -255,16 +255,20 @@ def test_one_line_of_the_log_sums_up_a_request(tiny, tmp_path):
 
 
 def test_no_room_for_kv_is_503_with_retry_after(tiny, tmp_path):
-    """D12."""
+    """D12: one whole context fits, and not a second generation beside it."""
+    limit = ("--memory-limit", "20MB")
+    asked = {"model": "tiny", "prompt": "abc", "max_tokens": 8000}
     with (
-        running_node(tmp_path, "--verifier", str(tiny), "--memory-limit", "1000") as node,
+        running_node(tmp_path, "--verifier", str(tiny), *limit) as node,
         client_of(node) as client,
+        client.completions.create(stream=True, **asked) as first,
     ):
+        next(iter(first))
         with pytest.raises(openai.InternalServerError) as error:
-            client.completions.create(model="tiny", prompt="abc", max_tokens=10)
+            client.completions.create(**asked)
         assert error.value.status_code == 503
         assert int(error.value.response.headers["retry-after"]) > 0
-        assert "1000" in error.value.body["message"]
+        assert "the K/V takes" in error.value.body["message"]
 
 
 def test_two_hundred_requests_with_twenty_that_leave_hold_nothing(door):

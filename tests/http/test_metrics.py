@@ -94,6 +94,8 @@ async def test_the_metrics_agree_with_the_answers(autojump_clock):
         timings = [answer["timings"] for answer in answers]
         assert found["generation_tokens_total", ""] == 43
         assert found["prompt_tokens_total", ""] == 27 == sum(u["prompt_tokens"] for u in usages)
+        cached = sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages)
+        assert found["prompt_tokens_cached_total", ""] == 2 * 8 == cached
         assert found["spec_decode_num_draft_tokens_total", ""] == sum(t["draft_n"] for t in timings)
         accepted = sum(t["draft_n_accepted"] for t in timings)
         assert found["spec_decode_num_accepted_tokens_total", ""] == accepted

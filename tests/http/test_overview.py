@@ -29,7 +29,7 @@ async def test_the_overview_before_anything_happened(autojump_clock):
         before = await seen(there)
         assert before["self"] == "attic"
         assert before["nodes"][0]["models"][1]["role"] == "proposer"
-        assert before["verifier"] == {"model_id": "toy", "state": "loading"}
+        assert before["verifier"] == {"model_id": "toy", "state": "loading", "backend": None}
         assert before["generations"] == {"running": 0, "waiting": 0}
         assert before["sessions"] == {"open": 0, "bytes": 0}
         speculation = before["speculation"]

@@ -74,6 +74,25 @@ async def test_usage_and_timings_count_drafts_as_they_went(autojump_clock):
         assert timings["predicted_per_second"] == pytest.approx(rate, rel=0.01)
 
 
+@pytest.mark.spec("H-12", "D-36")
+async def test_the_next_turn_of_a_chat_says_how_much_of_it_was_kept(autojump_clock):
+    async with world() as there:
+        first = {"role": "user", "content": "abcdefgh" * 3 + "a"}
+        answer = (await there.client().chat(messages=[first], max_tokens=9)).json
+        assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+        turns = [first, answer["choices"][0]["message"], {"role": "user", "content": "bca" * 5}]
+        asked = {"messages": turns, "max_tokens": 9, "seed": 1}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        events = (await there.client().chat(**asked, **streamed)).events
+        usage = events[-2]["usage"]
+        assert usage["prompt_tokens"] == 25 + 9 + 15
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 24}
+        again = (await there.client().chat(**asked)).json
+        assert again["usage"]["prompt_tokens_details"] == {"cached_tokens": 48}
+        assert (again["timings"]["cache_n"], again["timings"]["prompt_n"]) == (48, 1)
+        assert text_of(events) == again["choices"][0]["message"]["content"]
+
+
 @pytest.mark.spec("H-09")
 async def test_what_is_wrong_before_the_first_block_is_a_status(autojump_clock):
     async with world(nan_rows=lambda position, num_rows: True) as there:

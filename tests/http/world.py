@@ -107,7 +107,7 @@ async def world(
     settings, limits = settings or Settings(), limits or HttpLimits()
     metrics = Metrics(version="test")
     toy = ToyVerifier(rough_table(1) if table is None else table, **verifier)
-    engine = engine_for(toy, step_s)
+    engine = engine_for(toy, step_s, kept_prefixes=settings.kept_prefixes)
     ready = Ready(engine, letters_tokenizer(eos_ids))
     slot = ModelSlot(MODEL)
     if is_loaded:

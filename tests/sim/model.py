@@ -81,6 +81,11 @@ class SimKv:
     def resident_bytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes
 
+    @property
+    def rewindable_len(self) -> int:
+        evicted = evicted_of(self.plan)
+        return min([self.length, *evicted])
+
 
 @dataclass
 class SimVerifier:
@@ -150,6 +155,16 @@ class SimVerifier:
             logits=logits if want_logits else None,
             aux=tuple(np.stack([each[layer] for each in hidden]) for layer in aux_layers),
         )
+
+    def rewind(self, kv: SimKv, plan: KvPlan, length: int, *, keep: bool) -> SimKv:
+        assert 0 < length <= kv.rewindable_len
+        begun = self.open(plan)
+        begun.keys[:, :length] = kv.keys[:, :length]
+        begun.values[:, :length] = kv.values[:, :length]
+        begun.length = length
+        if not keep:
+            kv.keys[:] = kv.values[:] = np.float32(1e3)
+        return begun
 
     def trim(self, kv: SimKv, length: int) -> None:
         assert kv.length - kv.last_forward_len <= length <= kv.length

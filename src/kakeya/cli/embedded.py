@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,8 @@ import trio
 
 from kakeya.cli.client import answers, local_address, stub_at
 from kakeya.config.settings import Settings
+from kakeya.node.backend import this_host
+from kakeya.node.preflight import demand_loadable
 from kakeya.node.run import run_node
 from kakeya.node.seams import embedded_seams
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
@@ -37,5 +40,9 @@ async def node_stub(
 
 
 def _only_here(settings: Settings) -> Settings:
-    """A node on ports of its own and without a kept identity: it ends with the command."""
+    """A node on ports of its own and without a kept identity: it ends with the command.
+
+    Raises Refused, ConfigError for models that cannot be loaded.
+    """
+    demand_loadable(settings, os.environ, this_host())
     return replace(settings, host="127.0.0.1", port=0, http_port="off")

@@ -66,12 +66,12 @@ class NodeFlags:
         float | None, _flag(NODE, "Seconds a card lives unrenewed. Default 120.")
     ] = None
     verifier: Annotated[
-        str | None, _flag(MODEL, "smollm2, none, or a checkpoint folder. Default smollm2.")
+        str | None, _flag(MODEL, "smollm2, tiny, none, a folder, or org/name. Default smollm2.")
     ] = None
     proposer: Annotated[
         tuple[str, ...] | None, _flag(MODEL, "Drafter to serve; repeatable. Default ngram.")
     ] = None
-    backend: Annotated[str | None, _flag(MODEL, "auto or torch.")] = None
+    backend: Annotated[str | None, _flag(MODEL, "auto, torch or mlx.")] = None
     dtype: Annotated[str | None, _flag(MODEL, "auto, float32 or bfloat16.")] = None
     kv: Annotated[str | None, _flag(MODEL, "K/V kept: full or window.")] = None
     sink: Annotated[int | None, _flag(MODEL, "First positions kept in window mode.")] = None
@@ -84,15 +84,21 @@ class NodeFlags:
         None
     )
     offline: Annotated[bool | None, _flag(MODEL, "Never download a model.")] = None
-    max_message_bytes: Annotated[int | None, _flag(LIMITS, "Largest gRPC message.")] = None
+    max_message_bytes: Annotated[
+        str | None, _flag(LIMITS, "Largest gRPC message, such as 64MiB.")
+    ] = None
     max_sessions: Annotated[
         int | None, _flag(LIMITS, "DFlash sessions open at once. Default 64.")
     ] = None
     session_idle: Annotated[
         float | None, _flag(LIMITS, "Seconds a seeded session may be silent. Default 60.")
     ] = None
+    kept_prefixes: Annotated[
+        int | None, _flag(LIMITS, "Prompts kept for texts that begin alike, 0: none. Default 4.")
+    ] = None
     memory_limit: Annotated[
-        int | None, _flag(LIMITS, "Bytes of K/V all generations may hold; 0: 4 GiB.")
+        str | None,
+        _flag(LIMITS, "Memory for weights, drafters and K/V, such as 8GiB; 0: K/V up to 4 GiB."),
     ] = None
     set_: Annotated[
         tuple[str, ...] | None,

@@ -209,6 +209,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "text": "".join(outcome.text),
         "finish_reason": done.finish_reason,
         "prompt_len": done.prompt_len,
+        "cached_tokens": done.cached_tokens,
         "blocks": outcome.blocks,
         "mean_acceptance_length": mean_acceptance_length(outcome.blocks),
         "timings": {
@@ -219,6 +220,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "fallbacks": dict(done.fallbacks),
         "margin_rechecks": done.margin_rechecks,
         "model_id": done.model_id,
+        "backend": done.backend,
     }
 
 

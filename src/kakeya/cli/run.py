@@ -14,7 +14,9 @@ from kakeya.cli.exit_codes import Exit
 from kakeya.cli.flags import NodeFlags, load_settings, state_folder
 from kakeya.config.settings import ConfigError, Settings
 from kakeya.errors import Refused
+from kakeya.node.backend import this_host
 from kakeya.node.door import http_bind, read_http_key
+from kakeya.node.preflight import demand_loadable
 from kakeya.node.run import RunningNode, run_node
 from kakeya.node.seams import host_seams
 from kakeya.rpc.security import bind_trouble
@@ -33,6 +35,7 @@ def run(*, flags: NodeFlags | None = None) -> int:
     if trouble:
         raise ConfigError(trouble)
     _demand_safe_door(settings)
+    demand_loadable(settings, os.environ, this_host())
     logs.configure(settings.log_level, settings.log_format)
     return int(trio.run(_serve, settings))
 

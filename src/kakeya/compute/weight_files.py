@@ -6,7 +6,8 @@ Reads the shard index and the headers of *.safetensors; knows no model and no te
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from kakeya.compute.config_fields import shortened
 from kakeya.errors import Refused, demand
 
 WEIGHT_DTYPES = ("F32", "F16", "BF16")
+# What is never opened: such files run code when they are read.
+_PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +44,17 @@ def read_json(path: Path, limits: FolderLimits) -> Mapping[str, Any]:
     Raises Refused: NOT_FOUND, RESOURCE_EXHAUSTED (too large), DATA_LOSS (no JSON),
     INVALID_ARGUMENT (no object).
     """
-    demand(path.is_file(), "NOT_FOUND", f"the folder has no {path.name}")
-    size = path.stat().st_size
-    demand(
-        size <= limits.max_json_bytes,
-        "RESOURCE_EXHAUSTED",
-        f"{path.name} has {size} bytes, the limit is {limits.max_json_bytes}",
-    )
+    with readable(path):
+        demand(path.is_file(), "NOT_FOUND", f"the folder has no {path.name}")
+        size = path.stat().st_size
+        demand(
+            size <= limits.max_json_bytes,
+            "RESOURCE_EXHAUSTED",
+            f"{path.name} has {size} bytes, the limit is {limits.max_json_bytes}",
+        )
+        text = path.read_bytes()
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(text)
     except (ValueError, RecursionError):
         raise Refused("DATA_LOSS", f"{path.name} is not JSON") from None
     demand(isinstance(found, dict), "INVALID_ARGUMENT", f"{path.name} must hold an object")
@@ -65,11 +70,7 @@ def weight_files(folder: Path, limits: FolderLimits) -> dict[str, Path]:
     index_path = folder / "model.safetensors.index.json"
     if not index_path.is_file():
         single = folder / "model.safetensors"
-        demand(
-            single.is_file(),
-            "NOT_FOUND",
-            "the folder has neither model.safetensors nor model.safetensors.index.json",
-        )
+        demand(single.is_file(), "NOT_FOUND", _without_weights(folder))
         return dict.fromkeys(_names_in(single), single)
     placed = read_json(index_path, limits).get("weight_map")
     demand(isinstance(placed, dict), "INVALID_ARGUMENT", "the shard index has no weight_map")
@@ -117,20 +118,29 @@ def read_headers(names: Sequence[str], files: Mapping[str, Path]) -> dict[str, H
         demand(name in files, "INVALID_ARGUMENT", f"the weight {name} is missing")
     found: dict[str, Header] = {}
     for path in sorted({files[name] for name in names}):
-        try:
-            with safe_open(path, framework="np") as opened:
-                held = set(opened.keys())
-                for name in [name for name in names if files[name] == path]:
-                    demand(
-                        name in held,
-                        "INVALID_ARGUMENT",
-                        f"the weight {name} is missing from {path.name}",
-                    )
-                    part = opened.get_slice(name)
-                    found[name] = Header(tuple(part.get_shape()), str(part.get_dtype()))
-        except SafetensorError as error:
-            raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
+        with readable(path), safe_open(path, framework="np") as opened:
+            held = set(opened.keys())
+            for name in [name for name in names if files[name] == path]:
+                demand(
+                    name in held,
+                    "INVALID_ARGUMENT",
+                    f"the weight {name} is missing from {path.name}",
+                )
+                part = opened.get_slice(name)
+                found[name] = Header(tuple(part.get_shape()), str(part.get_dtype()))
     return found
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the disk or the file's format refuses in here, as Refused(DATA_LOSS) with its name."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise Refused("DATA_LOSS", f"{path.name} cannot be read: {why}") from None
 
 
 def checked_dtype(
@@ -157,8 +167,12 @@ def checked_dtype(
 
 
 def _names_in(path: Path) -> list[str]:
-    try:
-        with safe_open(path, framework="np") as opened:
-            return list(opened.keys())
-    except SafetensorError as error:
-        raise Refused("DATA_LOSS", f"{path.name} is cut or no safetensors: {error}") from None
+    with readable(path), safe_open(path, framework="np") as opened:
+        return list(opened.keys())
+
+
+def _without_weights(folder: Path) -> str:
+    """What is said of a folder without safetensors."""
+    why = "the folder has neither model.safetensors nor model.safetensors.index.json"
+    found = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    return f"{why}; {found[0]} is a pickle, which is never read" if found else why

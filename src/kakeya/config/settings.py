@@ -23,6 +23,7 @@ from kakeya.config.http import HttpLimits
 from kakeya.config.node import NodeLimits
 from kakeya.config.rpc import RpcLimits
 from kakeya.config.sessions import SessionLimits
+from kakeya.config.sizes import parse_size
 from kakeya.config.verifying import VerifyingLimits
 
 NodeIdText = str
@@ -49,7 +50,7 @@ class Settings:
     node_id: str = ""
     verifier: str = "smollm2"
     proposer: tuple[str, ...] = ("ngram",)
-    backend: Literal["auto", "torch"] = "auto"
+    backend: Literal["auto", "torch", "mlx"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     kv: Literal["full", "window", "restored"] = "full"
     sink: int = 4
@@ -57,6 +58,9 @@ class Settings:
     num_drafts: int | Literal["auto"] = "auto"
     draft_on: str = "auto"
     exact: Literal["guarded", "strict"] = "guarded"
+    # Prompts whose K/V stays for texts that begin alike.  It counts against memory_limit, and goes
+    # before a generation is refused.
+    kept_prefixes: int = 4
     memory_limit: int = 0
     fleet_key_file: str = ""
     tls_cert: str = ""
@@ -86,6 +90,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "window": (16, 1 << 20),
     "num_drafts": (0, 64),
     "memory_limit": (0, 1 << 50),
+    "kept_prefixes": (0, 1024),
 }
 # Flags with a shorter or friendlier name than the keys they set.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -204,6 +209,11 @@ def _convert(key: str, value: Any, kind: Any, origin: str) -> Any:
     is_list = getattr(kind, "__origin__", None) is tuple
     if is_list and isinstance(value, str):
         value = tuple(part for part in re.split(r"[,\s]+", value) if part)
+    if kind is int and isinstance(value, str) and _is_size(key):
+        try:
+            value = parse_size(value)
+        except ValueError as error:
+            raise ConfigError(f"{key} is {value!r} ({origin}): {error}") from None
     if kind is bool and isinstance(value, str):
         value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
             value.lower(), value
@@ -214,6 +224,10 @@ def _convert(key: str, value: Any, kind: Any, origin: str) -> Any:
         choices = _choices(kind)
         why = f"it must be one of {', '.join(choices)}" if choices else str(error)
         raise ConfigError(f"{key} is {value!r} ({origin}): {why}") from None
+
+
+def _is_size(key: str) -> bool:
+    return key == "memory_limit" or key.endswith("_bytes")
 
 
 def _choices(kind: Any) -> list[str]:

@@ -36,6 +36,7 @@ class Generation:
 
     prompt_ids: tuple[int, ...]
     model_id: str
+    backend: str
     tokenizer: Tokenizer
     blocks: AsyncGenerator[Block, None]
 
@@ -90,7 +91,9 @@ class Generations:
                 aclosing(self._decode(ready, prompt_ids, request, max_tokens)) as decoded,
                 aclosing(report.of(decoded)) as blocks,
             ):
-                yield Generation(tuple(prompt_ids), report.model_id, ready.tokenizer, blocks)
+                yield Generation(
+                    tuple(prompt_ids), report.model_id, ready.backend, ready.tokenizer, blocks
+                )
 
     def _place_for(self, request: GenerationRequest) -> AbstractAsyncContextManager[None]:
         demand_small(request, self._settings.node)

@@ -34,7 +34,7 @@ def request_of(message: pb.GenerateRequest) -> GenerationRequest:
     )
 
 
-def event_of(block: Block, model_id: str) -> pb.GenerateEvent:
+def event_of(block: Block, model_id: str, backend: str = "") -> pb.GenerateEvent:
     event = pb.GenerateEvent(
         text=block.text,
         ids=block.ids,
@@ -46,11 +46,11 @@ def event_of(block: Block, model_id: str) -> pb.GenerateEvent:
         ),
     )
     if block.tally is not None:
-        event.done.CopyFrom(_done_of(block, block.tally, model_id))
+        event.done.CopyFrom(_done_of(block, block.tally, model_id, backend))
     return event
 
 
-def _done_of(block: Block, tally: Tally, model_id: str) -> pb.Done:
+def _done_of(block: Block, tally: Tally, model_id: str, backend: str) -> pb.Done:
     return pb.Done(
         finish_reason=block.finish_reason,
         prompt_len=tally.prompt_len,
@@ -59,4 +59,6 @@ def _done_of(block: Block, tally: Tally, model_id: str) -> pb.Done:
         fallbacks=dict(tally.fallbacks),
         margin_rechecks=tally.margin_rechecks,
         model_id=model_id,
+        backend=backend,
+        cached_tokens=tally.cached_len,
     )

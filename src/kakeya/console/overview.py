@@ -56,7 +56,12 @@ class Overview:
     def _verifier(self) -> dict[str, Any] | None:
         if not self.slot.model_id:
             return None
-        return {"model_id": self.slot.model_id, "state": self.slot.state}
+        ready = self.slot.ready
+        return {
+            "model_id": self.slot.model_id,
+            "state": self.slot.state,
+            "backend": ready.backend if ready is not None else None,
+        }
 
     def _plain_rate(self) -> float | None:
         """Tokens a second of one-token steps, None while unmeasured."""

@@ -71,6 +71,7 @@ class Report:
     def _ended(self, block: Block, tally: Tally) -> None:
         self.outcome, self.tally = block.finish_reason, tally
         self.note_tally(tally)
+        self.metrics.count("prompt_tokens_cached_total", tally.cached_len)
         self.metrics.count("margin_rechecks_total", tally.margin_rechecks)
         for reason, count in tally.fallbacks.items():
             known = reason if reason in FALLBACKS else "unknown"
@@ -115,6 +116,7 @@ def _summary(report: Report, elapsed_s: float, why: str) -> dict[str, object]:
     tally = report.tally
     if tally is not None:
         said |= {
+            "cached_len": tally.cached_len,
             "num_drafts": tally.num_drafts,
             "num_accepted": tally.num_accepted,
             "mean_acceptance_length": round(tally.mean_acceptance_length, 2),

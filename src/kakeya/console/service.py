@@ -50,4 +50,4 @@ class NodeServicer(NodeServiceServicer):
     ) -> AsyncIterator[pb.GenerateEvent]:
         async with self._generations.open(request_of(input_message)) as generation:
             async for block in generation.blocks:
-                yield event_of(block, generation.model_id)
+                yield event_of(block, generation.model_id, generation.backend)

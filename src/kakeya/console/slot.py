@@ -13,16 +13,21 @@ from kakeya.verifying.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A verifier with its device, and the tokenizer that goes with it."""
+    """A verifier with its device, and the tokenizer that goes with it.
+
+    backend: the framework that computes it.  family: its model_type.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
     tokenizer_sha256: str = ""
+    backend: str = ""
+    family: str = ""
 
     @property
     def facts(self) -> VerifierFacts:
         """What decides which drafters fit."""
-        return VerifierFacts(self.engine.verifier.geometry, self.tokenizer_sha256)
+        return VerifierFacts(self.engine.verifier.geometry, self.tokenizer_sha256, self.family)
 
 
 class ModelSlot:

@@ -30,6 +30,12 @@ class AuxLog:
         self.layers = tuple(layers)
         self.first = self.end = at
 
+    def begin(self, head: AuxLog) -> None:
+        """Keep what `head` keeps, its rows first; once."""
+        self.tap(head.layers, 0)
+        for piece in head._pieces:
+            self.add(piece)
+
     def add(self, aux: Aux) -> None:
         """Append the rows of the next committed positions: one array for each of `layers`."""
         self._pieces.append(aux)
@@ -39,6 +45,20 @@ class AuxLog:
             gone = self._pieces.popleft()
             self.first += len(gone[0])
             self._num_bytes -= _num_bytes(gone)
+
+    def head(self, length: int) -> AuxLog | None:
+        """The rows of the first `length` positions alone; None where they are not all there.
+
+        A piece ends there.
+        """
+        if not self.layers or self.first > 0 or self.end < length:
+            return None
+        head = AuxLog(max_bytes=self._max_bytes)
+        head.tap(self.layers, 0)
+        for piece in self._pieces:
+            if head.end < length:
+                head.add(tuple(layer[: length - head.end] for layer in piece))
+        return head
 
     def rows(self, first: int, end: int, layers: Sequence[int]) -> Aux:
         """The rows of positions [first, end), layer by layer.  self.first ≤ first < end."""

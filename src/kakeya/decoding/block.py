@@ -23,9 +23,11 @@ class Tally:
     num_ids: ids handed out.  offered_at[i], accepted_at[i]: blocks that offered a draft at
     position i, and that had it accepted.  fallbacks: drafts that were asked for and not had, by
     reason.  overhead_s: the rounds' time that was neither waiting for drafts nor verifying.
+    cached_len: positions of the prompt whose K/V was kept from an earlier text.
     """
 
     prompt_len: int = 0
+    cached_len: int = 0
     num_ids: int = 0
     num_blocks: int = 0
     num_drafted_blocks: int = 0
@@ -109,6 +111,7 @@ class Account:
     """The tally while it grows."""
 
     prompt_len: int
+    cached_len: int = 0
     prefill_s: float = 0.0
     num_ids: int = 0
     num_blocks: int = 0
@@ -128,6 +131,7 @@ class Account:
     def tally(self) -> Tally:
         return Tally(
             prompt_len=self.prompt_len,
+            cached_len=self.cached_len,
             num_ids=self.num_ids,
             num_blocks=self.num_blocks,
             num_drafted_blocks=self.drafts.num_drafted_blocks,

@@ -33,10 +33,11 @@ class DrafterStub(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VerifierFacts:
-    """What decides whether a drafter fits.  tokenizer_sha256: "" when not known."""
+    """What decides whether a drafter fits.  tokenizer_sha256, family: "" when not known."""
 
     geometry: Geometry
     tokenizer_sha256: str
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class Catalog:
 
 
 def misfit(card: DrafterCard, verifier: VerifierFacts) -> str:
-    """Why the drafter does not fit the verifier; "" when it does."""
+    """Why the drafter does not fit the verifier; "" when it does.  What a card leaves out fits."""
     geometry = verifier.geometry
     for name, ours, theirs in (
         ("vocabulary", geometry.vocab_size, card.vocab_size),
@@ -161,6 +162,10 @@ def misfit(card: DrafterCard, verifier: VerifierFacts) -> str:
             return f"it was made for a {name} of {theirs}, the verifier has {ours}"
     if max(card.aux_layers) >= geometry.num_layers:
         return f"it takes layer {max(card.aux_layers)}, the verifier has {geometry.num_layers}"
+    if card.mask_id >= geometry.vocab_size:
+        return f"its mask id is {card.mask_id}, the verifier has {geometry.vocab_size} rows"
+    if verifier.family and card.family and verifier.family != card.family:
+        return f"it was made for a {card.family}, the verifier is a {verifier.family}"
     return _other_tokenizer(card.tokenizer_sha256, verifier.tokenizer_sha256)
 
 

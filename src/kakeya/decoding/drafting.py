@@ -121,6 +121,18 @@ class Drafter:
             self.course.aux.add(aux)
             self._holding.grew()
 
+    def resume(self, num_positions: int, aux: AuxLog | None) -> None:
+        """The verifier need not read the first so many positions.  aux: their rows, if known.
+
+        Without them, and with others than those wanted now, sessions are seeded by reading again.
+        """
+        self._look_for_places()
+        self.num_read = num_positions
+        wanted = set(self._wanted_layers())
+        head = aux.head(num_positions) if aux is not None else None
+        if head is not None and self.course is not None and wanted and wanted <= set(head.layers):
+            self.course.aux.begin(head)
+
     async def banks(self, check: Callable[[Sequence[Bank]], None]) -> tuple[Bank, ...]:
         """The prompt's banks from the first place that has an f_θ and answers.
 
@@ -195,15 +207,7 @@ class Drafter:
         if self.peers is None:
             return Standing((), ())
         now_s = self.now()
-        if now_s - self._places_at_s >= self.limits.places_every_s:
-            self._places = tuple(
-                place
-                for place in allowed(
-                    _seen(self.peers), draft_on=self.draft_on, self_node_id=self.local.place.node_id
-                )
-                if self.proposer in ("", place.model_id)
-            )
-            self._places_at_s = now_s
+        self._look_for_places()
         if self._holding is not None and self.course is not None:
             if not self.course.aux.layers:
                 self._tap(self.course.aux)
@@ -211,12 +215,28 @@ class Drafter:
         is_insisted = bool(self.proposer) and self.num_drafts is not None
         return standing(self.peers, self._places, now_s, is_insisted=is_insisted)
 
+    def _look_for_places(self) -> None:
+        now_s = self.now()
+        if self.peers is None or now_s - self._places_at_s < self.limits.places_every_s:
+            return
+        self._places = tuple(
+            place
+            for place in allowed(
+                _seen(self.peers), draft_on=self.draft_on, self_node_id=self.local.place.node_id
+            )
+            if self.proposer in ("", place.model_id)
+        )
+        self._places_at_s = now_s
+
     def _tap(self, aux: AuxLog) -> None:
         """From the first drafter on that is seen, keep what the drafters of that moment take."""
-        fits = [place.dflash for place in self._places if place.dflash is not None]
-        layers = sorted({layer for fit in fits for layer in fit.aux_layers})
+        layers = self._wanted_layers()
         if layers:
             aux.tap(layers, self.num_read)
+
+    def _wanted_layers(self) -> list[int]:
+        fits = [place.dflash for place in self._places if place.dflash is not None]
+        return sorted({layer for fit in fits for layer in fit.aux_layers})
 
     async def probe(self, source: BlockSource) -> None:
         """Ask for one draft to learn whether and how fast `source` answers; its ids are not used.

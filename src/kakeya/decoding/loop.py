@@ -19,6 +19,7 @@ from kakeya.decoding.block import Account, Block, FinishReason
 from kakeya.decoding.drafting import Drafted, Drafter
 from kakeya.decoding.failover import Peers
 from kakeya.decoding.keeper import Course
+from kakeya.decoding.kept_prefixes import Begun, KeptPrefixes
 from kakeya.decoding.policy import Ledger, Pace, Round
 from kakeya.decoding.reading import Reading
 from kakeya.decoding.sampler import Sampler, sampler_of
@@ -39,7 +40,7 @@ Exactness = Literal["guarded", "strict"]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A verifier, the device it runs on, and what was learnt of its speed; shared by generations.
+    """A verifier, its device, what was learnt of its speed, what it has read; for all generations.
 
     node_id: this host's, for blocks its own n-gram drafted.  now: the loop's clock (s).
     """
@@ -48,6 +49,7 @@ class Engine:
     device: Device
     pace: Pace
     limits: DecodingLimits
+    prefixes: KeptPrefixes
     node_id: str = "local"
     now: Callable[[], float] = trio.current_time
 
@@ -57,12 +59,14 @@ def engine_of(
     device: Device,
     *,
     limits: DecodingLimits | None = None,
+    kept_prefixes: int = 0,
     node_id: str = "local",
     now: Callable[[], float] = trio.current_time,
 ) -> Engine:
-    """An engine that has measured nothing yet."""
+    """An engine that has measured nothing yet, and keeps the K/V of so many prompts."""
     chosen = limits or DecodingLimits()
-    return Engine(verifier, device, Pace(chosen), chosen, node_id, now)
+    prefixes = KeptPrefixes(max_kept=kept_prefixes)
+    return Engine(verifier, device, Pace(chosen), chosen, prefixes, node_id, now)
 
 
 async def decode(
@@ -120,16 +124,22 @@ async def decode(
         text=text or NoText(),
         cutter=Cutter(tuple(stops)),
     )
-    kv = await engine.device.run(engine.verifier.open, chosen_plan)
+    # What has to be scored has to be read.
+    known = () if generation.reading.is_scored else prompt_ids
+    begun = await engine.prefixes.begin(engine.verifier, engine.device, known, chosen_plan)
     try:
-        await generation.prefill(kv)
+        await generation.prefill(begun)
         while True:
-            block = await generation.next_block(kv)
+            block = await generation.next_block(begun.kv)
             yield block
             if block.finish_reason:
                 return
+    except Exception:
+        generation.whole_len = 0  # who knows what is in it
+        raise
     finally:
         drafter.release()
+        generation.leave(begun.kv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +213,8 @@ def _course(engine: Engine, drafter: Drafter, plan: KvPlan) -> Course:
 
     async def recall(end: int, layers: Sequence[int]) -> AsyncGenerator[Aux, None]:
         verifier, device = engine.verifier, engine.device
-        kv = await device.run(verifier.open, kept)
+        # Nothing is known of its rows: all of it is read again.
+        kv = (await engine.prefixes.begin(verifier, device, (), kept)).kv
         for start in range(0, end, verifier.prefill_chunk_len):
             stop = min(start + verifier.prefill_chunk_len, end)
             chunk = tuple(drafter.committed_ids[start:stop])
@@ -245,24 +256,43 @@ class _Generation:
     # Of ids that are held back with them.
     held_scores: list[Score] = field(default_factory=list)
     job_s: float = 0.0  # the device's work for the last block
+    whole_len: int = 0  # positions that whole prefill chunks wrote
 
-    async def prefill(self, kv: Kv) -> None:
+    async def prefill(self, begun: Begun) -> None:
         """All of the prompt but its last id, which is the first bonus; a job a chunk.
 
         The n-gram index grows beside it, chunk by chunk: all at once would hold up the loop.
         """
-        started_s = self.engine.now()
+        started_s, kv = self.engine.now(), begun.kv
         ids, chunk_len = self.drafter.committed_ids, self.engine.verifier.prefill_chunk_len
+        self.drafter.account.cached_len = self.whole_len = begun.cached_len
+        if begun.cached_len:
+            self.drafter.resume(begun.cached_len, begun.aux)
         for start in range(0, len(ids) - 1, chunk_len):
             chunk = tuple(ids[start : min(start + chunk_len, len(ids) - 1)])
             self.drafter.local.commit(chunk)
+            if start < begun.cached_len:
+                await trio.lowlevel.checkpoint()
+                continue
             aux = await self._beside_probes(lambda chunk=chunk: self._read(kv, chunk))  # type: ignore[misc]
             self.drafter.note_read(len(chunk), aux)
+            self.whole_len += len(chunk) == chunk_len and chunk_len
         if self.plan.mode == "restored":
             await self._restore(kv)
             self.wants_banks = False
         self.drafter.local.commit(ids[-1:])
         self.drafter.account.prefill_s = self.engine.now() - started_s
+
+    def leave(self, kv: Kv) -> None:
+        """Leave to later texts what this one's prefill read; no job is at work on `kv`."""
+        course, engine = self.drafter.course, self.engine
+        engine.prefixes.keep(
+            self.drafter.committed_ids,
+            kv,
+            course.aux if course is not None else None,
+            read_len=self.whole_len,
+            chunk_len=engine.verifier.prefill_chunk_len,
+        )
 
     async def _read(self, kv: Kv, chunk: tuple[int, ...]) -> Aux:
         verifier, taps = self.engine.verifier, self.drafter.aux_layers

@@ -27,6 +27,10 @@ class Reading:
         self._num_read = 0
         self._scores: list[Score] = []
 
+    @property
+    def is_scored(self) -> bool:
+        return self._num_top is not None
+
     async def chunk(
         self, device: Device, verifier: Verifier, kv: Kv, ids: Sequence[int], taps: Sequence[int]
     ) -> Aux:

@@ -19,6 +19,7 @@ from kakeya.doctor.packages import (
     python_finding,
     required_by,
 )
+from kakeya.node.backend import this_host
 
 # Where a checkout keeps the versions it was tested with; an installed wheel has none.
 CONSTRAINTS = Path(__file__).resolve().parents[3] / ".ci" / "constraints.txt"
@@ -41,9 +42,10 @@ def host_findings(settings: Settings) -> list[Finding]:
         *package_findings(needed, installed, pins),
         *backend_findings(
             installed,
+            host=this_host(),
+            asked=settings.backend,
             verifier=settings.verifier,
             num_cores=usable_cores(),
-            has_metal=sys.platform == "darwin",
         ),
     ]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import trio
 
 from kakeya.compute.device import Device, ThreadDevice
 from kakeya.config.settings import Settings
+from kakeya.config.sizes import shown_size
 from kakeya.decoding import decode, engine_of
 from kakeya.doctor.exact import exactness_findings, same_ids_finding
 from kakeya.doctor.finding import Finding, failed, ok, skipped
@@ -21,6 +21,8 @@ from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import resolve_model
 from kakeya.embedded.proposers import resolve_by_prefix
 from kakeya.errors import Refused
+from kakeya.node.backend import BACKENDS, this_host
+from kakeya.node.need import VerifierNeed, demand_memory, proposer_bytes, verifier_need
 from kakeya.node.served import tokenizer_sha256
 from kakeya.verifying.checkpoint import read_checkpoint
 from kakeya.verifying.exactness import Measured, measure_exactness
@@ -66,12 +68,15 @@ def drafter_side(folder: Path, made_for: Path, settings: Settings) -> DrafterSid
 def model_findings(settings: Settings) -> Iterator[Finding]:
     """The verifier's folder, and each drafter against the verifier."""
     side: VerifierSide | None = None
+    need: VerifierNeed | None = None
     if settings.verifier == "none":
         yield skipped("verifier", "none is asked for")
     else:
         try:
-            side = verifier_side(_folder(settings.verifier), settings)
-            yield ok("verifier", f"{settings.verifier}, context {side.max_context_len}")
+            folder = _folder(settings.verifier)
+            side = verifier_side(folder, settings)
+            need = verifier_need(folder, settings, this_host())
+            yield ok("verifier", f"{settings.verifier}, {_shown(need)}")
         except Refused as refused:
             yield failed("verifier", refused.why, do=REPAIR)
     for name in settings.proposer:
@@ -79,6 +84,24 @@ def model_findings(settings: Settings) -> Iterator[Finding]:
             yield ok(f"proposer {NGRAM}", "fits every verifier")
         else:
             yield from _drafter_findings(name, side, settings)
+    if settings.memory_limit:
+        yield _memory_finding(settings, need)
+
+
+def _shown(need: VerifierNeed) -> str:
+    length, weights = need.checkpoint.config.max_context_len, shown_size(need.weight_bytes)
+    return f"{need.backend} {need.dtype}, weights {weights}, context {length}"
+
+
+def _memory_finding(settings: Settings, need: VerifierNeed | None) -> Finding:
+    """A verifier that cannot be loaded counts nothing: it has its own line."""
+    try:
+        drafting = sum(proposer_bytes(settings, each, os.environ) for each in settings.proposer)
+        demand_memory(settings, need, drafting)
+    except Refused as refused:
+        do = "raise --memory-limit, or bound the K/V with --kv window"
+        return failed("memory limit", refused.why, do=do)
+    return ok("memory limit", f"{shown_size(settings.memory_limit)} hold the models")
 
 
 def _drafter_findings(
@@ -107,7 +130,7 @@ def _folder(model: str) -> Path:
 def engines_of(settings: Settings) -> list[tuple[str, str]]:
     """(backend, dtype) of all that this host could run the verifier with, or that are asked for."""
     dtypes = ("float32", "bfloat16") if settings.dtype == "auto" else (settings.dtype,)
-    backends = [each for each in ("torch", "mlx") if find_spec(each)]
+    backends = [each for each in BACKENDS if each in this_host().importable]
     if settings.backend != "auto":
         backends = [each for each in backends if each == settings.backend]
     return [(backend, dtype) for backend in backends for dtype in dtypes]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kakeya.doctor.finding import Finding, failed, ok, warning
+from kakeya.errors import Refused
+from kakeya.node.backend import Host, choose_backend
 
 LEAST_PYTHON = (3, 11)
 SETUP = "just setup"
@@ -68,23 +70,22 @@ def is_at(version: str, pin: str) -> bool:
 
 
 def backend_findings(
-    installed: Mapping[str, str], *, verifier: str, num_cores: int, has_metal: bool
+    installed: Mapping[str, str], *, host: Host, asked: str, verifier: str, num_cores: int
 ) -> list[Finding]:
-    """What computes here.  has_metal: this is a Mac whose GPU MLX would use."""
+    """What computes here, and which of them would compute a verifier that is not quantised."""
     findings = []
     if "torch" in installed:
         findings.append(ok("backend torch", f"{installed['torch']}, cpu, {num_cores} cores"))
-    elif verifier != "none":
-        findings.append(
-            failed(
-                "backend torch",
-                f"not installed, the verifier {verifier!r} needs it",
-                do=f"install it ({SETUP}), or run this node with --verifier none",
-            )
-        )
     if "mlx" in installed:
-        where = "Metal" if has_metal else "cpu"
+        where = "Metal" if host.is_apple_silicon else "cpu"
         findings.append(ok("backend mlx", f"{installed['mlx']}, {where}"))
+    if verifier == "none":
+        return findings
+    try:
+        findings.append(ok("backend", f"{asked} is {choose_backend(asked, host)}"))
+    except Refused as refused:
+        do = f"install it ({SETUP}), or run this node with --verifier none"
+        findings.append(failed("backend", refused.why, do=do))
     return findings
 
 

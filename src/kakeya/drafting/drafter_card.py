@@ -31,6 +31,8 @@ class DrafterCard:
     max_context_len: int
     max_num_drafts: int
     restores: bool
+    family: str = ""
+    mask_id: int = 0
 
 
 class DrafterServicer(DrafterServiceServicer):
@@ -83,6 +85,8 @@ def _card(message: pb.DrafterCard) -> DrafterCard:
         max_context_len=message.max_context_len,
         max_num_drafts=message.max_num_drafts,
         restores=message.restores,
+        family=message.family,
+        mask_id=message.mask_id,
     )
 
 
@@ -98,6 +102,8 @@ def _message(card: DrafterCard) -> pb.DrafterCard:
         max_context_len=card.max_context_len,
         max_num_drafts=card.max_num_drafts,
         restores=card.restores,
+        family=card.family,
+        mask_id=card.mask_id,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kakeya.embedded.models import TINY, TINY_FOLDER, name_of
+from kakeya.embedded.models import TINY, TINY_FOLDER, find_folder, name_of
 from kakeya.errors import demand
 
 
@@ -23,21 +25,19 @@ def proposer_id(name: str) -> str:
     return name_of(name.partition("@")[0])
 
 
-def resolve_drafter(name: str, *, own_verifier: str) -> DrafterChoice:
-    """The drafter that `name` says: tiny, or FOLDER, or FOLDER@VERIFIER.
+def resolve_drafter(
+    name: str, *, own_verifier: str, env: Mapping[str, str] = os.environ
+) -> DrafterChoice:
+    """The drafter that `name` says: tiny, or DRAFTER, or DRAFTER@VERIFIER.
 
-    Without a verifier named it is the node's own.  Raises Refused(NOT_FOUND).
+    DRAFTER is a folder or a repository of the Hugging Face cache.  Without a verifier named it is
+    the node's own.  Raises Refused(NOT_FOUND).
     """
     if name == TINY:
         return DrafterChoice(TINY, TINY_FOLDER / "drafter", TINY)
     path, _, verifier = name.partition("@")
-    folder = Path(path).expanduser()
-    demand(
-        bool(path) and folder.is_dir(),
-        "NOT_FOUND",
-        f"no proposer {name!r}: neither a folder nor one of the known names "
-        f"(ngram, {TINY}, tiny-verifier, tiny-dlm, smollm2)",
-    )
+    known = f"ngram, {TINY}, tiny-verifier, tiny-dlm, smollm2"
+    folder = find_folder(path, env, kind="proposer", known=known)
     chosen = verifier or ("" if own_verifier == "none" else own_verifier)
     demand(
         bool(chosen),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kakeya.embedded.drafters import proposer_id
+from kakeya.embedded.hub_cache import find_repo, is_repo_name
 from kakeya.embedded.models import TINY_FOLDER
 
 SMOLLM2 = "smollm2"
@@ -29,7 +32,7 @@ class PrefixChoice:
     model: str
 
 
-def resolve_by_prefix(name: str) -> PrefixChoice | None:
+def resolve_by_prefix(name: str, env: Mapping[str, str] = os.environ) -> PrefixChoice | None:
     """The model that `name` says, where it drafts by prefix; None for a DFlash drafter's name.
 
     A folder is a DFlash drafter's when its config.json has dflash_config or a verifier is named
@@ -40,10 +43,18 @@ def resolve_by_prefix(name: str) -> PrefixChoice | None:
         return PrefixChoice(name, str(KNOWN[name]))
     if name == SMOLLM2:
         return PrefixChoice(name, name)
-    config = read_config(Path(name).expanduser()) if "/" in name and "@" not in name else {}
+    config = read_config(_folder_of(name, env)) if "/" in name and "@" not in name else {}
     if not config or DFLASH_KEY in config:
         return None
     return PrefixChoice(proposer_id(name), name)
+
+
+def _folder_of(name: str, env: Mapping[str, str]) -> Path:
+    """A folder's path, or the snapshot of a repository in the Hugging Face cache."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and is_repo_name(name):
+        return find_repo(env, name) or folder
+    return folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from kakeya.drafting.proposer_card import ProposerCard
 from kakeya.embedded.proposers import PrefixChoice, resolve_by_prefix
 from kakeya.errors import Refused
 from kakeya.fleet.card import ROLE_PROPOSER, ROLE_VERIFIER, Model
+from kakeya.node.need import chosen_dtype
 from kakeya.node.parts import Parts
 from kakeya.node.progress import ProgressLog
-from kakeya.node.served import chosen_dtype
 from kakeya.wire.pb.kakeya.v1 import distributed_pb2 as pb
 from kakeya.wire.tensor import WireArray
 
@@ -47,13 +47,22 @@ async def load_verifier(parts: Parts) -> None:
         parts.slot.refuse(refused)
         return
     verifier = served.verifier
-    engine = engine_of(verifier, device, limits=settings.decoding, node_id=parts.fleet.node_id)
+    engine = engine_of(
+        verifier,
+        device,
+        limits=settings.decoding,
+        kept_prefixes=settings.kept_prefixes,
+        node_id=parts.fleet.node_id,
+    )
     speed = await _verifier_speed(engine)
-    parts.slot.fill(Ready(engine, served.tokenizer, served.tokenizer_sha256))
+    parts.slot.fill(
+        Ready(engine, served.tokenizer, served.tokenizer_sha256, served.backend, served.family)
+    )
     parts.offers.set_verifier(Model(verifier.model_id, ROLE_VERIFIER, verifier.dtype, speed))
     log.info(
         "the verifier is ready",
         model=verifier.model_id,
+        backend=served.backend,
         dtype=verifier.dtype,
         tokens_per_second=round(speed, 1),
         margin_bound=verifier.margin_bound,

@@ -20,7 +20,8 @@ from kakeya.drafting.proposer_card import ProposerCard
 from kakeya.embedded.models import resolve_model
 from kakeya.embedded.proposers import DIFFUSION_KEY, PrefixChoice, read_config
 from kakeya.errors import Refused, demand
-from kakeya.node.served import chosen_dtype, tokenizer_sha256
+from kakeya.node.need import chosen_dtype
+from kakeya.node.served import tokenizer_sha256
 from kakeya.verifying.activations import peak_activation_bytes
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.verifier import Kv, KvPlan, Verifier

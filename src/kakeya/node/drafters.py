@@ -10,11 +10,12 @@ from importlib import import_module
 from kakeya.config.settings import Settings
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.drafter_card import DrafterCard
+from kakeya.drafting.ftheta_file import demand_maps_fit, find_maps
 from kakeya.embedded.drafters import resolve_drafter
 from kakeya.embedded.models import name_of, resolve_model
-from kakeya.node.served import chosen_dtype, tokenizer_sha256
-
-BACKENDS = ("torch", "mlx")
+from kakeya.node.backend import BACKENDS
+from kakeya.node.need import chosen_dtype
+from kakeya.node.served import tokenizer_sha256
 
 Progress = Callable[[str, float], None]
 
@@ -40,7 +41,7 @@ def load_drafter_named(
     loading = import_module(f"kakeya.drafting.dflash_load_{backend}")
     part = loading.read_verifier_part(verifier_folder, dtype=dtype, limits=settings.drafter)
     ftheta = import_module(f"kakeya.drafting.ftheta_{backend}")
-    restorer = ftheta.load_restorer(choice.folder)
+    maps, restorer = find_maps(choice.folder), ftheta.load_restorer(choice.folder)
     drafter = loading.load_drafter(
         choice.folder,
         verifier=part,
@@ -50,6 +51,8 @@ def load_drafter_named(
         restorer=restorer,
         progress=lambda share: progress("loading the drafter", share),
     )
+    if maps is not None:
+        demand_maps_fit(maps, drafter.config)
     card = DrafterCard(
         model_id=choice.model_id,
         verifier=name_of(choice.verifier),
@@ -61,8 +64,10 @@ def load_drafter_named(
         max_context_len=drafter.shape.max_context_len,
         max_num_drafts=drafter.shape.max_num_drafts,
         restores=restorer is not None,
+        family=part.family,
+        mask_id=drafter.config.mask_id,
     )
     return LoadedDrafter(drafter, card)
 
 
-__all__ = ["BACKENDS", "LoadedDrafter", "load_drafter_named"]
+__all__ = ["LoadedDrafter", "load_drafter_named"]

@@ -13,10 +13,13 @@ from kakeya.node.parts import Parts
 
 def pulled(parts: Parts) -> Pulled:
     """The pulled metrics, now."""
-    sessions = parts.overview.sessions()
+    sessions, ready = parts.overview.sessions(), parts.slot.ready
+    kept = None if ready is None else ready.engine.prefixes
     return {
         "requests_running": {"": parts.admission.num_running},
         "requests_waiting": {"": parts.admission.num_waiting},
+        "kept_prefixes": {"": 0.0 if kept is None else kept.num_kept},
+        "kept_prefix_bytes": {"": 0.0 if kept is None else kept.num_bytes},
         "sessions": {"": sessions.num_sessions},
         "session_bytes": {"": sessions.num_bytes},
         "sessions_closed_total": dict(sessions.closed or {}),

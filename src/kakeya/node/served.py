@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kakeya.config.settings import Settings
+from kakeya.config.verifying import VerifyingLimits
 from kakeya.embedded.models import name_of, resolve_model
+from kakeya.node.backend import this_host
+from kakeya.node.need import (
+    VerifierNeed,
+    demand_memory,
+    demand_rows,
+    proposer_bytes,
+    verifier_need,
+)
 from kakeya.verifying.tokenizer import Tokenizer, load_tokenizer
 from kakeya.verifying.verifier import Verifier
 
@@ -22,6 +31,8 @@ class ServedModel:
     verifier: Verifier
     tokenizer: Tokenizer
     tokenizer_sha256: str = ""
+    backend: str = ""
+    family: str = ""
 
 
 def model_id_of(verifier: str) -> str:
@@ -29,32 +40,50 @@ def model_id_of(verifier: str) -> str:
     return "" if verifier == "none" else name_of(verifier)
 
 
-def chosen_dtype(settings: Settings) -> str:
-    """float32 is the faithful one, and on CPUs mostly the faster one as well."""
-    return "float32" if settings.dtype == "auto" else settings.dtype
-
-
 def load_served(settings: Settings, progress: Callable[[str, float], None]) -> ServedModel:
     """Load what `settings.verifier` names; progress gets what is being done and the share done.
 
     Raises Refused for a model that is missing, damaged or not supported.
     """
-    # The chosen twin: a node without a verifier needs no tensor library, and starts without one.
-    from kakeya.verifying.load import load_verifier
-
     folder = resolve_model(settings.verifier, os.environ, progress)
-    limits = settings.verifying
-    if settings.memory_limit:
-        limits = replace(limits, max_kv_bytes=settings.memory_limit)
+    need = verifier_need(folder, settings, this_host())
     tokenizer = load_tokenizer(folder)
-    verifier = load_verifier(
+    demand_rows(tokenizer.vocab_size, need.checkpoint.config.vocab_size)
+    verifier = _loader(need.backend)(
         folder,
-        dtype=chosen_dtype(settings),
-        limits=limits,
+        dtype=need.dtype,
+        limits=_limits(settings, need),
         model_id=model_id_of(settings.verifier),
         progress=lambda share: progress("loading weights", share),
     )
-    return ServedModel(verifier, tokenizer, tokenizer_sha256(folder))
+    return ServedModel(
+        verifier,
+        tokenizer,
+        tokenizer_sha256(folder),
+        need.backend,
+        need.checkpoint.config.model_type,
+    )
+
+
+def _limits(settings: Settings, need: VerifierNeed) -> VerifyingLimits:
+    """K/V may take what the weights leave of the memory limit.  Raises Refused for too little."""
+    if not settings.memory_limit:
+        return settings.verifying
+    drafting = sum(proposer_bytes(settings, each, os.environ) for each in settings.proposer)
+    demand_memory(settings, need, drafting)
+    left = settings.memory_limit - need.weight_bytes - drafting
+    return replace(settings.verifying, max_kv_bytes=left)
+
+
+def _loader(backend: str) -> Callable[..., Verifier]:
+    """The chosen twin: a node without a verifier needs no tensor library, and starts without."""
+    if backend == "mlx":
+        from kakeya.verifying.load_mlx import load_verifier as load_mlx
+
+        return load_mlx
+    from kakeya.verifying.load import load_verifier
+
+    return load_verifier
 
 
 def tokenizer_sha256(folder: Path) -> str:

@@ -6,6 +6,7 @@ framework: the weights themselves are read by the twins, after every shape here 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from kakeya.verifying.weight_names import (
     stored_prefix,
     weight_shapes,
 )
+
+# The names of safetensors' dtypes that an engine computes in.
+_ENGINE_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,11 @@ def read_checkpoint(folder: Path, limits: VerifyingLimits) -> Checkpoint:
     dtypes, quantized = _check_headers(config, stored, headers)
     files = {name: found[stored[name]] for name in stored}
     return Checkpoint(config, files, dtypes, stored, quantized)
+
+
+def stored_dtype(checkpoint: Checkpoint) -> str:
+    """The engine's dtype that most weights of a checkpoint are stored in."""
+    return _ENGINE_DTYPES[Counter(checkpoint.dtypes.values()).most_common(1)[0][0]]
 
 
 def _with_parts(names: Iterable[str], found: Mapping[str, Path]) -> list[str]:

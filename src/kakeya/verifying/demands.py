@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kakeya.config.verifying import VerifyingLimits
-from kakeya.errors import demand
+from kakeya.errors import Refused, demand
 from kakeya.verifying.model_config import ModelConfig
 from kakeya.verifying.verifier import KvPlan
+from kakeya.verifying.window import reading_of
 
 
 class Filled(Protocol):
@@ -17,6 +18,23 @@ class Filled(Protocol):
     plan: KvPlan
     length: int
     forgettable_from: int
+
+
+class KvFull(Refused):
+    """There is no room for a K/V beside those that are held."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("RESOURCE_EXHAUSTED", why)
+
+
+class Rewindable(Protocol):
+    """A K/V some of whose first positions are as their own passes wrote them."""
+
+    @property
+    def plan(self) -> KvPlan: ...
+
+    @property
+    def rewindable_len(self) -> int: ...
 
 
 def demand_plan(plan: KvPlan, config: ModelConfig) -> None:
@@ -39,13 +57,12 @@ def demand_plan(plan: KvPlan, config: ModelConfig) -> None:
 
 
 def demand_room(wanted_bytes: int, *, held_bytes: int, limits: VerifyingLimits) -> None:
-    """Raise Refused(RESOURCE_EXHAUSTED) where a K/V and the open ones would pass the limit."""
-    demand(
-        held_bytes + wanted_bytes <= limits.max_kv_bytes,
-        "RESOURCE_EXHAUSTED",
-        f"the K/V takes {wanted_bytes} bytes, {held_bytes} are held, "
-        f"the limit is {limits.max_kv_bytes}",
-    )
+    """Raise KvFull where a K/V and the open ones would pass the limit."""
+    if held_bytes + wanted_bytes > limits.max_kv_bytes:
+        raise KvFull(
+            f"the K/V takes {wanted_bytes} bytes, {held_bytes} are held, "
+            f"the limit is {limits.max_kv_bytes}"
+        )
 
 
 def demand_block(ids: Sequence[int], limits: VerifyingLimits) -> None:
@@ -98,4 +115,23 @@ def demand_forgettable(kv: Filled, length: int) -> None:
         kv.forgettable_from <= length <= kv.length,
         "OUT_OF_RANGE",
         f"length is {length}, it must be from {kv.forgettable_from} to {kv.length}",
+    )
+
+
+def demand_rewindable(kv: Rewindable, plan: KvPlan, length: int, *, first_round_len: int) -> None:
+    """Raise Refused unless the first `length` positions of `kv` can be those of `plan`.
+
+    first_round_len: positions that `plan` has a slot for before it evicts any.
+    """
+    longest = min(kv.rewindable_len, first_round_len, plan.max_len)
+    demand(
+        0 <= length <= longest,
+        "OUT_OF_RANGE",
+        f"length is {length}, it must be from 0 to {longest}",
+    )
+    demand(
+        reading_of(kv.plan) == reading_of(plan),
+        "INVALID_ARGUMENT",
+        f"the K/V was read with sink and window {reading_of(kv.plan)}, "
+        f"the plan has {reading_of(plan)}",
     )

@@ -26,6 +26,8 @@ _SAFETY = 16
 
 BLOCK_LENS = (2, 3, 4, 8, 17)
 _NUM_STEPS = 8
+# Open at once while a verifier is measured: one is stepped through, one gets the blocks.
+NUM_PROBES = 2
 # The fused attention's own tiles are 512 keys long: where kernels differ, they differ across it.
 _PREFIX_LENS = (SLOT_STEP - 3, 508)
 
@@ -75,7 +77,7 @@ def measure_exactness(verifier: Measured, seed: int = 0) -> Exactness:
 
     Another seed compares other tokens.
     """
-    max_len = min(verifier.config.max_context_len, max(_PREFIX_LENS) + max(BLOCK_LENS))
+    max_len = probe_plan(verifier.config).max_len
     ids = _probe_ids(max_len, verifier.config.vocab_size, seed)
     prefixes = [n for n in _PREFIX_LENS if n + _NUM_STEPS <= max_len]
     found = [each for prefix_len in prefixes or [0] for each in _compare(verifier, ids, prefix_len)]
@@ -89,6 +91,12 @@ def measure_exactness(verifier: Measured, seed: int = 0) -> Exactness:
     )
 
 
+def probe_plan(config: ModelConfig) -> KvPlan:
+    """The K/V of which NUM_PROBES are open at once."""
+    max_len = min(config.max_context_len, max(_PREFIX_LENS) + max(BLOCK_LENS))
+    return KvPlan("full", sink=0, window=0, max_len=max_len)
+
+
 def _together(found: Sequence[LengthExactness]) -> LengthExactness:
     return LengthExactness(
         found[0].block_len,
@@ -100,12 +108,12 @@ def _together(found: Sequence[LengthExactness]) -> LengthExactness:
 def _compare(verifier: Measured, ids: Sequence[int], prefix_len: int) -> Iterator[LengthExactness]:
     num_steps = min(_NUM_STEPS, len(ids) - prefix_len)
     behind = ids[prefix_len:]
-    stepped = _filled(verifier, ids[:prefix_len], len(ids))
+    stepped = _filled(verifier, ids[:prefix_len])
     rows = [
         verifier.forward(stepped, [each], want_logits=True).logits for each in behind[:num_steps]
     ]
     steps = np.concatenate([row for row in rows if row is not None])
-    kv = _filled(verifier, ids[:prefix_len], len(ids))
+    kv = _filled(verifier, ids[:prefix_len])
     longest = min(len(behind), verifier.max_block_len)
     for block_len in (n for n in BLOCK_LENS if n <= longest):
         block = verifier.forward(kv, behind[:block_len], want_logits=True).logits
@@ -118,8 +126,8 @@ def _compare(verifier: Measured, ids: Sequence[int], prefix_len: int) -> Iterato
         verifier.trim(kv, prefix_len)
 
 
-def _filled(verifier: Measured, ids: Sequence[int], max_len: int) -> ComparableKv:
-    kv: Any = verifier.open(KvPlan("full", sink=0, window=0, max_len=max_len))
+def _filled(verifier: Measured, ids: Sequence[int]) -> ComparableKv:
+    kv: Any = verifier.open(probe_plan(verifier.config))
     for at in range(0, len(ids), verifier.prefill_chunk_len):
         verifier.prefill(kv, ids[at : at + verifier.prefill_chunk_len])
     comparable: ComparableKv = kv

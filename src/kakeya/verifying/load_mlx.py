@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import demand
-from kakeya.verifying.checkpoint import Checkpoint, read_checkpoint
+from kakeya.verifying.checkpoint import read_checkpoint, stored_dtype
 from kakeya.verifying.exactness import measure_exactness
 from kakeya.verifying.model_mlx import MlxVerifier
 from kakeya.verifying.weights_mlx import DTYPES, load_weights
-
-# The names of safetensors' dtypes that an engine computes in.
-_ENGINE_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def load_verifier(
@@ -45,8 +41,3 @@ def load_verifier(
     )
     verifier.margin_bound = measure_exactness(verifier).margin_bound(dtype)
     return verifier
-
-
-def stored_dtype(checkpoint: Checkpoint) -> str:
-    """The engine's dtype that most weights of a checkpoint are stored in."""
-    return _ENGINE_DTYPES[Counter(checkpoint.dtypes.values()).most_common(1)[0][0]]

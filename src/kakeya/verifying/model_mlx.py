@@ -21,6 +21,7 @@ from kakeya.verifying.demands import (
     demand_chunk,
     demand_forgettable,
     demand_plan,
+    demand_rewindable,
     demand_room,
     demand_writable,
 )
@@ -169,6 +170,8 @@ class MlxVerifier:
             slide = self.config.sliding_window if layer_type == "sliding_attention" else None
             kind.reaches(reach_after_restore(kv.plan, slide))
         kv.forgettable_from = kv.length
+        if evicted_by(kv.plan):
+            kv.untouched_len = evicted_by(kv.plan).start
 
     def _write_bank(self, kv: MlxKv, bank: Bank, evicted: range) -> None:
         """K normed and rotated, V normed where the layer does so, where positions have a slot."""
@@ -181,6 +184,29 @@ class MlxVerifier:
         at = mx.array(kept + evicted.start)
         heads = kv_heads(self.config, self._weights.layers[bank.layer], k, v, cos[at], sin[at])
         kv.slabs[bank.layer][:, mx.array(slots)] = heads.transpose(1, 0, 2)
+
+    def rewind(self, kv: Kv, plan: KvPlan, length: int, *, keep: bool) -> Kv:
+        """A K/V of `plan` that begins with the first `length` positions of `kv`.
+
+        keep: `kv` stays, and its rows are copied; else it is used up.  Raises Refused as `open`
+        does, and where these positions are no longer, or not read as `plan` would read them.
+        """
+        assert isinstance(kv, MlxKv)
+        demand_plan(plan, self.config)
+        kinds = self._kinds(plan)
+        first_round_len = min(kind.first_round_len for kind in kinds.values())
+        demand_rewindable(kv, plan, length, first_round_len=first_round_len)
+        others = sum(each.resident_bytes for each in self._open if keep or each is not kv)
+        demand_room(self.kv_bytes(plan), held_bytes=others, limits=self._limits)
+        self._grow_rotations(plan.max_len)
+        begun = kv
+        if keep:
+            begun = MlxKv(plan, kinds, layers=self.config.layers, dtype=self._dtype)
+            self._open.add(begun)
+        begun.begin(kv, plan, kinds, length)
+        begun.forgettable_from = forgettable_from(kinds, 0, length=length, slack=self._slack)
+        mx.eval(begun.slabs)
+        return begun
 
     def trim(self, kv: Kv, length: int) -> None:
         """Forget positions ≥ `length`.  Raises Refused(OUT_OF_RANGE) where a ring has lost some."""

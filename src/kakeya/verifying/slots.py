@@ -83,6 +83,27 @@ class LayerKind:
         kept = np.flatnonzero(self._positions[slots] == at) if len(at) else at
         return kept, slots[kept]
 
+    @property
+    def num_read(self) -> int:
+        """Slots that passes have read so far; none behind them was ever written."""
+        return self._num_read
+
+    @property
+    def unmoved_len(self) -> int:
+        """Positions [0, unmoved_len) still lie in the slots of their own numbers."""
+        differs = self._positions != np.arange(self.num_slots)
+        return int(differs.argmax()) if differs.any() else self.num_slots
+
+    @property
+    def first_round_len(self) -> int:
+        """Positions below it are given the slots of their own numbers."""
+        return self._slots.num_slots
+
+    def begin(self, length: int) -> None:
+        """Positions [0, length) are written, in the slots of their own numbers."""
+        self._positions[:length] = np.arange(length)
+        self._num_read = -(-length // SLOT_STEP) * SLOT_STEP
+
     def slots_between(self, first: int, end: int) -> NDArray[np.int64]:
         """Slots that still hold a position of first … end - 1."""
         return np.flatnonzero((self._positions >= first) & (self._positions < end))
@@ -109,6 +130,14 @@ def forgettable_from(
     """
     has_ring = any(kind.is_ring for kind in kinds.values())
     return max(forgettable, length - slack) if has_ring else forgettable
+
+
+def rewindable_len(kinds: Mapping[str, LayerKind], *, length: int, untouched_len: int) -> int:
+    """Positions [0, n) whose K and V are still those that their own passes wrote.
+
+    length: positions written.  untouched_len: those behind it may hold banks.
+    """
+    return min(length, untouched_len, *(kind.unmoved_len for kind in kinds.values()))
 
 
 def kv_values(layers: tuple[LayerShape, ...], kinds: dict[str, LayerKind]) -> int:

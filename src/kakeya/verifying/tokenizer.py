@@ -14,6 +14,7 @@ from typing import Any
 
 import tokenizers
 
+from kakeya.compute.weight_files import readable
 from kakeya.config.text import TextLimits
 from kakeya.errors import Refused, demand
 from kakeya.verifying.chat import ChatTemplate, load_template
@@ -144,15 +145,17 @@ def _read_json(path: Path, limits: TextLimits) -> dict[str, Any]:
 
 
 def _read_text(path: Path, max_bytes: int) -> str | None:
-    if not path.is_file():
-        return None
-    size = path.stat().st_size
-    demand(
-        size <= max_bytes,
-        "INVALID_ARGUMENT",
-        f"{path.name} has {size} bytes, the limit is {max_bytes}",
-    )
+    with readable(path):
+        if not path.is_file():
+            return None
+        size = path.stat().st_size
+        demand(
+            size <= max_bytes,
+            "INVALID_ARGUMENT",
+            f"{path.name} has {size} bytes, the limit is {max_bytes}",
+        )
+        found = path.read_bytes()
     try:
-        return path.read_text(encoding="utf-8")
+        return found.decode()
     except UnicodeDecodeError:
         raise Refused("INVALID_ARGUMENT", f"{path.name} is not UTF-8") from None

@@ -97,6 +97,17 @@ class Kv(Protocol):
     @property
     def resident_bytes(self) -> int: ...
 
+    @property
+    def plan(self) -> KvPlan: ...
+
+    @property
+    def rewindable_len(self) -> int:
+        """Positions [0, n) that `Verifier.rewind` can go back to: as their own passes wrote them.
+
+        All of them until a ring's second round, or until banks take the place of some.
+        """
+        ...
+
 
 class Verifier(Protocol):
     @property
@@ -148,6 +159,16 @@ class Verifier(Protocol):
 
         Raises Refused(INVALID_ARGUMENT) for banks that do not fit or are missing, before anything
         is changed.  Spec: V-13.
+        """
+        ...
+
+    def rewind(self, kv: Kv, plan: KvPlan, length: int, *, keep: bool) -> Kv:
+        """A K/V of `plan` that begins with the first `length` positions of `kv`.
+
+        It is to the bit what it would be had it read them itself, by the same passes.  keep: `kv`
+        stays as it is and its rows are copied; else it is used up.  Raises Refused before anything
+        is changed: as `open` does, OUT_OF_RANGE beyond kv.rewindable_len, INVALID_ARGUMENT for
+        a plan that reads otherwise.  Spec: V-17.
         """
         ...
 

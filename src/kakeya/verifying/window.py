@@ -50,6 +50,14 @@ def reach_of(plan: KvPlan, sliding_window: int | None) -> Reach:
     return Reach(sink=plan.sink, window=plan.window, slide=sliding_window)
 
 
+def reading_of(plan: KvPlan) -> tuple[int, int] | None:
+    """What a prompt's rows attend to under `plan`: (sink, window), None for all before them.
+
+    Plans that read alike give the same ids the same K and V.
+    """
+    return (plan.sink, plan.window) if plan.mode == "window" else None
+
+
 def evicted_by(plan: KvPlan) -> range:
     """The prompt's positions that `restore` evicts: [sink, prompt_len - window)."""
     return range(plan.sink, max(plan.sink, plan.prompt_len - plan.window))

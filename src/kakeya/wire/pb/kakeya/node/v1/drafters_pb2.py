@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkakeya/node/v1/drafters.proto\x12\x0ekakeya.node.v1\"\x15\n\x13ListDraftersRequest\"\xdf\x01\n\x0b\x44rafterCard\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x13\n\x0bhidden_size\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x18\n\x10tokenizer_sha256\x18\x06 \x01(\t\x12\x12\n\naux_layers\x18\x07 \x03(\r\x12\x17\n\x0fmax_context_len\x18\x08 \x01(\r\x12\x16\n\x0emax_num_drafts\x18\t \x01(\r\x12\x10\n\x08restores\x18\n \x01(\x08\"\x92\x01\n\x0cProposerCard\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x18\n\x10tokenizer_sha256\x18\x03 \x01(\t\x12\x17\n\x0fmax_context_len\x18\x04 \x01(\r\x12\x16\n\x0emax_num_drafts\x18\x05 \x01(\r\x12\x11\n\tnum_steps\x18\x06 \x01(\r\"v\n\x14ListDraftersResponse\x12-\n\x08\x64rafters\x18\x01 \x03(\x0b\x32\x1b.kakeya.node.v1.DrafterCard\x12/\n\tproposers\x18\x02 \x03(\x0b\x32\x1c.kakeya.node.v1.ProposerCard2k\n\x0e\x44rafterService\x12Y\n\x0cListDrafters\x12#.kakeya.node.v1.ListDraftersRequest\x1a$.kakeya.node.v1.ListDraftersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkakeya/node/v1/drafters.proto\x12\x0ekakeya.node.v1\"\x15\n\x13ListDraftersRequest\"\x80\x02\n\x0b\x44rafterCard\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x10\n\x08verifier\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x13\n\x0bhidden_size\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x18\n\x10tokenizer_sha256\x18\x06 \x01(\t\x12\x12\n\naux_layers\x18\x07 \x03(\r\x12\x17\n\x0fmax_context_len\x18\x08 \x01(\r\x12\x16\n\x0emax_num_drafts\x18\t \x01(\r\x12\x10\n\x08restores\x18\n \x01(\x08\x12\x0e\n\x06\x66\x61mily\x18\x0b \x01(\t\x12\x0f\n\x07mask_id\x18\x0c \x01(\r\"\x92\x01\n\x0cProposerCard\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\r\x12\x18\n\x10tokenizer_sha256\x18\x03 \x01(\t\x12\x17\n\x0fmax_context_len\x18\x04 \x01(\r\x12\x16\n\x0emax_num_drafts\x18\x05 \x01(\r\x12\x11\n\tnum_steps\x18\x06 \x01(\r\"v\n\x14ListDraftersResponse\x12-\n\x08\x64rafters\x18\x01 \x03(\x0b\x32\x1b.kakeya.node.v1.DrafterCard\x12/\n\tproposers\x18\x02 \x03(\x0b\x32\x1c.kakeya.node.v1.ProposerCard2k\n\x0e\x44rafterService\x12Y\n\x0cListDrafters\x12#.kakeya.node.v1.ListDraftersRequest\x1a$.kakeya.node.v1.ListDraftersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTDRAFTERSREQUEST']._serialized_start=49
   _globals['_LISTDRAFTERSREQUEST']._serialized_end=70
   _globals['_DRAFTERCARD']._serialized_start=73
-  _globals['_DRAFTERCARD']._serialized_end=296
-  _globals['_PROPOSERCARD']._serialized_start=299
-  _globals['_PROPOSERCARD']._serialized_end=445
-  _globals['_LISTDRAFTERSRESPONSE']._serialized_start=447
-  _globals['_LISTDRAFTERSRESPONSE']._serialized_end=565
-  _globals['_DRAFTERSERVICE']._serialized_start=567
-  _globals['_DRAFTERSERVICE']._serialized_end=674
+  _globals['_DRAFTERCARD']._serialized_end=329
+  _globals['_PROPOSERCARD']._serialized_start=332
+  _globals['_PROPOSERCARD']._serialized_end=478
+  _globals['_LISTDRAFTERSRESPONSE']._serialized_start=480
+  _globals['_LISTDRAFTERSRESPONSE']._serialized_end=598
+  _globals['_DRAFTERSERVICE']._serialized_start=600
+  _globals['_DRAFTERSERVICE']._serialized_end=707
 # @@protoc_insertion_point(module_scope)

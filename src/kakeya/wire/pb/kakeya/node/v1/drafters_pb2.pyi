@@ -11,7 +11,7 @@ class ListDraftersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DrafterCard(_message.Message):
-    __slots__ = ("model_id", "verifier", "vocab_size", "hidden_size", "num_layers", "tokenizer_sha256", "aux_layers", "max_context_len", "max_num_drafts", "restores")
+    __slots__ = ("model_id", "verifier", "vocab_size", "hidden_size", "num_layers", "tokenizer_sha256", "aux_layers", "max_context_len", "max_num_drafts", "restores", "family", "mask_id")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class DrafterCard(_message.Message):
     MAX_CONTEXT_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     RESTORES_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    MASK_ID_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     verifier: str
     vocab_size: int
@@ -32,7 +34,9 @@ class DrafterCard(_message.Message):
     max_context_len: int
     max_num_drafts: int
     restores: bool
-    def __init__(self, model_id: _Optional[str] = ..., verifier: _Optional[str] = ..., vocab_size: _Optional[int] = ..., hidden_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., tokenizer_sha256: _Optional[str] = ..., aux_layers: _Optional[_Iterable[int]] = ..., max_context_len: _Optional[int] = ..., max_num_drafts: _Optional[int] = ..., restores: _Optional[bool] = ...) -> None: ...
+    family: str
+    mask_id: int
+    def __init__(self, model_id: _Optional[str] = ..., verifier: _Optional[str] = ..., vocab_size: _Optional[int] = ..., hidden_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., tokenizer_sha256: _Optional[str] = ..., aux_layers: _Optional[_Iterable[int]] = ..., max_context_len: _Optional[int] = ..., max_num_drafts: _Optional[int] = ..., restores: _Optional[bool] = ..., family: _Optional[str] = ..., mask_id: _Optional[int] = ...) -> None: ...
 
 class ProposerCard(_message.Message):
     __slots__ = ("model_id", "vocab_size", "tokenizer_sha256", "max_context_len", "max_num_drafts", "num_steps")

@@ -159,7 +159,7 @@ class Block(_message.Message):
     def __init__(self, num_drafts: _Optional[int] = ..., num_accepted: _Optional[int] = ..., proposer: _Optional[str] = ..., drafted_on: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("finish_reason", "prompt_len", "prefill_s", "decode_s", "fallbacks", "margin_rechecks", "model_id")
+    __slots__ = ("finish_reason", "prompt_len", "prefill_s", "decode_s", "fallbacks", "margin_rechecks", "model_id", "cached_tokens", "backend")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,8 @@ class Done(_message.Message):
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     MARGIN_RECHECKS_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     finish_reason: str
     prompt_len: int
     prefill_s: float
@@ -181,4 +183,6 @@ class Done(_message.Message):
     fallbacks: _containers.ScalarMap[str, int]
     margin_rechecks: int
     model_id: str
-    def __init__(self, finish_reason: _Optional[str] = ..., prompt_len: _Optional[int] = ..., prefill_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., margin_rechecks: _Optional[int] = ..., model_id: _Optional[str] = ...) -> None: ...
+    cached_tokens: int
+    backend: str
+    def __init__(self, finish_reason: _Optional[str] = ..., prompt_len: _Optional[int] = ..., prefill_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., margin_rechecks: _Optional[int] = ..., model_id: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., backend: _Optional[str] = ...) -> None: ...
