@@ -15,7 +15,8 @@ from kakeya.cli.bench_prompts import Prompt, prompts_for
 from kakeya.cli.bench_rows import PLAIN, Pair, Way, joined
 from kakeya.cli.client import refusal_of
 from kakeya.cli.flags import NodeFlags
-from kakeya.cli.generate import GenerateFlags, gathered, report, request_for
+from kakeya.cli.generate import gathered, report
+from kakeya.cli.generate_flags import GenerateFlags, request_for
 from kakeya.config.settings import Settings
 from kakeya.errors import Refused
 from kakeya.rpc.status import RpcFailedError
