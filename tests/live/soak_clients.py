@@ -35,6 +35,14 @@ PHASES = (
     ("session", "drafting"),
 )
 
+# What a drafter says that is dead, that has just come back and has not loaded yet, and one that
+# waits as long as it was told to.
+GONE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -158,10 +166,7 @@ def _leave_session(address: str, asked: Asked, phase: str) -> None:
                 session_id=name, bonus_token_id=5, context_len=len(ids) + 9, block_size=3),
                 timeout_s=0.2)  # fmt: skip
         except grpc.RpcError as error:
-            if error.code() not in (
-                grpc.StatusCode.UNAVAILABLE,
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-            ):
+            if error.code() not in GONE:
                 raise
 
 
