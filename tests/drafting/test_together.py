@@ -156,7 +156,7 @@ async def test_a_session_that_ends_while_it_waits_is_not_drafted_for(autojump_cl
         await trio.sleep(0.1)
         for scope in scopes:
             nursery.start_soon(one, scope)
-        await trio.sleep(0.1)
+            await trio.sleep(0.1)  # in this order
         scopes[1].cancel()  # before the pass began
         await trio.sleep(JOB_S)
         scopes[2].cancel()  # while the first one's job runs: its own is in the queue

@@ -84,7 +84,7 @@ def asks_of_size(drafter: Any, seed: int) -> list[BlockAsk]:
 
 
 @pytest.mark.spec("M-16")
-@pytest.mark.parametrize("name", ["full", "sliding"])
+@pytest.mark.parametrize("name", ["full", "sliding-causal", "second"])
 def test_to_the_bit_where_rows_are_kept_apart(name: str, folders: dict[str, Path]):
     """The K and V that the block itself left behind its context; nearly so elsewhere."""
     drafter, slabs = load("torch", folders[name]), []
