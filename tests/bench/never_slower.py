@@ -2,10 +2,10 @@
 
 One verifier (tiny) and, one after the other, good and bad proposers over the real wire: a drafter,
 one that copies, one that drafts wrongly at once, a drafter whose weights are noise, one 200 ms
-late, a drafter a round trip of 200 ms away, and two that are killed with kill -9 every 2 s and
-started again; at the end all of them together.  Each prompt is decoded plainly and with the node's
-own policy, in turns.  Rates count from the sixth block on; 0.95 of plain decoding is wanted, the
-ids must be equal.
+late, a drafter a round trip of 200 ms away, and two that are killed with kill -9 (every 2 s, a
+drafter every 6) and started again; at the end all of them together.  Each prompt is decoded
+plainly and with the node's own policy, in turns.  Rates count from the sixth block on; 0.95 of
+plain decoding is wanted, the ids must be equal.
 
 The text is sampled: greedy text of so small a model repeats itself, and then the verifier's own
 n-gram hides whatever else is wrong (`--temperature 0` shows that).  On Linux the verifier has a
@@ -28,7 +28,7 @@ from typing import Any
 
 from kakeya.cli.bench_cores import Cores, held_here, hold, two_cores
 from kakeya.cli.bench_prompts import held_out
-from tests.bench.peers import DIES_EVERY_S, Peer, peers_of, present
+from tests.bench.peers import Peer, peers_of, present
 from tests.cli.nodes import NodeProcess, eventually, fleet_view, running_node
 from tests.live.client import Heard, hear
 
@@ -130,13 +130,13 @@ def rows_of(wanted: argparse.Namespace, cores: Cores | None) -> list[dict[str, A
         show(wanted, rows[-1])
         peers = [peer for peer in peers_of(home, verifier.grpc) if peer.name in wanted.peers]
         for peer in peers:
-            with present(peer, wanted.dies_every_s):
+            with present(peer):
                 know(verifier, peer, home)
                 how = {"draft_on": peer.name, "proposer": peer.proposer}
                 rows.append(measure_way(verifier, prompts, Row(peer.name), wanted, **how))
                 show(wanted, rows[-1])
         for peer in peers:
-            stack.enter_context(present(peer, wanted.dies_every_s))
+            stack.enter_context(present(peer))
             know(verifier, peer, home)
         rows.append(measure_way(verifier, prompts, Row("all of them"), wanted))
         show(wanted, rows[-1])
@@ -171,7 +171,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dies-every-s", type=float, default=DIES_EVERY_S)
     parser.add_argument("--peers", nargs="+", choices=ALL_PEERS, default=ALL_PEERS)
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(argv)

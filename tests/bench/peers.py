@@ -26,17 +26,21 @@ from tests.cli.nodes import PATIENCE_S, running_node
 # Leaving what it gives kills the peer.
 Start = Callable[[], AbstractContextManager[object]]
 LATE_MS = 200
-DIES_EVERY_S = 2.0
+# A drafter loads for some seconds before it is of any use.
+DIES_EVERY_S, DRAFTER_DIES_EVERY_S = 2.0, 6.0
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One peer that drafts.  proposer: its model_id.  dies: it is killed and started again."""
+    """One peer that drafts.  proposer: its model_id.
+
+    dies_every_s: so long after it is ready it is killed, and started again; 0: never.
+    """
 
     name: str
     proposer: str
     start: Start
-    dies: bool = False
+    dies_every_s: float = 0.0
 
 
 def peers_of(home: Path, verifier: str) -> list[Peer]:
@@ -64,8 +68,8 @@ def peers_of(home: Path, verifier: str) -> list[Peer]:
         Peer("noise", "noise", drafter("noise", f"{noise}@tiny")),
         Peer("late", "late", fake("late", "copy", "--late-ms", str(LATE_MS))),
         Peer("far", "tiny", lambda: far_drafter(home, verifier)),
-        Peer("dying", "dying", fake("dying", "copy"), dies=True),
-        Peer("dying-drafter", "tiny", drafter("dying-drafter", "tiny"), dies=True),
+        Peer("dying", "dying", fake("dying", "copy"), DIES_EVERY_S),
+        Peer("dying-drafter", "tiny", drafter("dying-drafter", "tiny"), DRAFTER_DIES_EVERY_S),
     ]
 
 
@@ -164,16 +168,16 @@ def relayed(rtt_s: float) -> Iterator[Relayed]:
 class Dying(threading.Thread):
     """Starts a peer, kills it with kill -9 a while after it is ready, and so on until `end`."""
 
-    def __init__(self, peer: Peer, every_s: float) -> None:
+    def __init__(self, peer: Peer) -> None:
         super().__init__(daemon=True)
-        self._peer, self._every_s = peer, every_s
+        self._peer = peer
         self._over = threading.Event()
         self.num_deaths = 0
 
     def run(self) -> None:
         while not self._over.is_set():
             with self._peer.start():  # leaving kills it
-                self._over.wait(self._every_s)
+                self._over.wait(self._peer.dies_every_s)
             self.num_deaths += 1
 
     def end(self) -> None:
@@ -182,13 +186,13 @@ class Dying(threading.Thread):
 
 
 @contextmanager
-def present(peer: Peer, every_s: float = DIES_EVERY_S) -> Iterator[None]:
+def present(peer: Peer) -> Iterator[None]:
     """The peer, alive or dying, until the end of the block."""
-    if not peer.dies:
+    if not peer.dies_every_s:
         with peer.start():
             yield
         return
-    dying = Dying(peer, every_s)
+    dying = Dying(peer)
     dying.start()
     try:
         yield
