@@ -78,3 +78,19 @@ def test_pretty_is_for_reading(heard):
     said = heard()
     assert "peer up" in said
     assert not said.lstrip().startswith("{")
+
+
+@pytest.mark.spec("N-06")
+def test_a_file_is_moved_away_when_full_and_few_old_ones_are_kept(heard, tmp_path):
+    logs.configure("info", "auto", logs.LogFile(str(tmp_path / "log"), max_bytes=4096, num_old=2))
+    log = structlog.get_logger("kakeya.test")
+    for number in range(400):
+        log.info("event", number=number)
+    assert heard() == ""
+    found = {each.name: each.read_text().splitlines() for each in tmp_path.iterdir()}
+    assert set(found) == {"log", "log.1", "log.2"}
+    assert all(sum(map(len, lines)) <= 4096 for lines in found.values())
+    numbers = [
+        json.loads(line)["number"] for name in ("log.2", "log.1", "log") for line in found[name]
+    ]
+    assert numbers == list(range(numbers[0], 400))  # the latest, none missing

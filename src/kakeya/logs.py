@@ -1,4 +1,4 @@
-"""One event a line on stderr: pretty on a terminal, JSON elsewhere.
+"""One event a line on stderr or into a file: pretty on a terminal, JSON elsewhere.
 
 No prompt text, no keys, no token ids above debug: callers keep to that; here is only the form.
 """
@@ -7,14 +7,32 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from typing import Any, Literal
 
 import structlog
 
 
-def configure(level: str, log_format: Literal["auto", "pretty", "json"]) -> None:
-    """Send structlog and the standard library's loggers to stderr in one form."""
-    pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file that is moved to `path`.1, .2 … once it has max_bytes; num_old of those are kept."""
+
+    path: str
+    max_bytes: int
+    num_old: int
+
+
+def configure(
+    level: str, log_format: Literal["auto", "pretty", "json"], file: LogFile | None = None
+) -> None:
+    """Send structlog and the standard library's loggers to `file`, or to stderr, in one form.
+
+    Raises OSError when the file cannot be opened.
+    """
+    handler = _handler(file)
+    is_terminal = file is None and sys.stderr.isatty()
+    pretty = log_format == "pretty" or (log_format == "auto" and is_terminal)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -23,7 +41,7 @@ def configure(level: str, log_format: Literal["auto", "pretty", "json"]) -> None
     last: list[Any] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(),
+            colors=is_terminal,
             # The renderer's own choice prints every local variable: prompts and keys among them.
             exception_formatter=structlog.dev.plain_traceback,
         )
@@ -42,7 +60,6 @@ def configure(level: str, log_format: Literal["auto", "pretty", "json"]) -> None
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared], processors=last
@@ -51,3 +68,11 @@ def configure(level: str, log_format: Literal["auto", "pretty", "json"]) -> None
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _handler(file: LogFile | None) -> logging.Handler:
+    if file is None:
+        return logging.StreamHandler(sys.stderr)
+    return RotatingFileHandler(
+        file.path, maxBytes=file.max_bytes, backupCount=file.num_old, encoding="utf-8"
+    )

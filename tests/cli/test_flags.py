@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from kakeya.cli.flags import NodeFlags, load_settings
-from kakeya.cli.generate import GenerateFlags
+from kakeya.cli.generate_flags import GenerateFlags
 from kakeya.config.settings import Settings
 from kakeya.drafting.session_states import Seeded
 from tests.cli.nodes import NodeProcess, eventually, fleet_view, run_here, run_kakeya, running_node
@@ -55,6 +55,7 @@ RUN_SEEN_BY = {
     "insecure": "test_host_and_insecure",
     "log_level": "test_log_level_and_format",
     "log_format": "test_log_level_and_format",
+    "log_file": "test_log_file",
     "config": "test_config",
     # The HTTP door has tests of its own: tests/http/test_live.py.
     "http_host": "",
@@ -79,6 +80,10 @@ GENERATE_SEEN_BY = {
     "top_k": "test_sampling",
     "min_p": "test_sampling",
     "seed": "test_sampling",
+    "repetition_penalty": "test_penalties_and_biases",
+    "frequency_penalty": "test_penalties_and_biases",
+    "presence_penalty": "test_penalties_and_biases",
+    "logit_bias": "test_penalties_and_biases",
     "node": "test_node_and_embedded",
     "embedded": "test_node_and_embedded",
 }
@@ -319,6 +324,34 @@ def test_log_level_and_format(tmp_path):
     assert not any(line.startswith("{") for line in pretty)
 
 
+@pytest.mark.spec("N-06")
+def test_log_file(tmp_path):
+    """D10: none by default; one by flag, in place of stderr."""
+
+    def files() -> set[str]:
+        found = (each for each in tmp_path.rglob("*") if each.is_file())
+        return {each.name for each in found if not each.is_relative_to(tmp_path / "state")}
+
+    with running_node(tmp_path, *DRAFTERS, "--log-level", "debug") as node:
+        node.end()
+        eventually(lambda: not node.reader.is_alive())
+        assert node.errors
+        assert files() == set()
+    kept = ("--log-level", "debug", "--log-file", str(tmp_path / "node.log"))
+    with running_node(tmp_path, *DRAFTERS, *kept) as node:
+        node.end()
+        eventually(lambda: not node.reader.is_alive())
+        assert node.errors == []
+    assert files() == {"node.log"}
+    lines = (tmp_path / "node.log").read_text().splitlines()
+    assert "debug" in {json.loads(line)["level"] for line in lines}
+    nowhere = str(tmp_path / "nowhere" / "node.log")
+    refused = run_here("run", *DRAFTERS, "--port", "0", "--log-file", nowhere, home=tmp_path)
+    assert refused.returncode == 78
+    assert nowhere in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize("flag", ["--config", "-c"])
 def test_config(flag, tmp_path):
     file = tmp_path / "mine.toml"
@@ -380,6 +413,41 @@ def test_sampling(plain_node):
     assert plain_node.say(*hot, "--seed", "2")["ids"] != first
     for narrow in (("--top-k", "1"), ("--top-p", "0.000001"), ("--min-p", "1.0")):
         assert plain_node.say(*hot, "--seed", "1", *narrow)["ids"] == greedy
+
+
+def test_penalties_and_biases(plain_node):
+    """A25: applied as in plain decoding, whoever drafts, or refused; never ignored."""
+    plain = plain_node.say()["ids"]
+    said = {
+        flag: plain_node.say(*flag)["ids"]
+        for flag in (
+            ("--repetition-penalty", "1.8"),
+            ("--frequency-penalty", "1.5"),
+            ("--presence-penalty", "-1.5"),
+            ("--presence-penalty", "1.5"),
+            ("--logit-bias", f"{plain[0]}=-100"),
+        )
+    }
+    assert plain not in said.values()
+    for flag, ids in said.items():
+        assert plain_node.say(*flag, "--plain")["ids"] == ids
+        assert plain_node.say(*flag, "--num-drafts", "4")["ids"] == ids
+    assert plain[0] not in said["--logit-bias", f"{plain[0]}=-100"]
+    forced = ("--logit-bias", "65=100", "--logit-bias", "66=-100")
+    assert plain_node.say(*forced)["ids"] == [65] * 24
+    for flag, value in (
+        ("--repetition-penalty", "0"),
+        ("--repetition-penalty", "101"),
+        ("--frequency-penalty", "nan"),
+        ("--presence-penalty", "101"),
+        ("--logit-bias", "x=1"),
+        ("--logit-bias", "65"),
+        ("--logit-bias", "320=1"),
+        ("--logit-bias", "65=101"),
+    ):
+        why = plain_node.refuses(flag, value)
+        assert value.split("=")[0] in why or value.split("=")[-1] in why
+        assert len(why.strip().splitlines()) == 1
 
 
 def test_node_and_embedded(plain_node, folder, tmp_path):

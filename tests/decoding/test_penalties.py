@@ -145,6 +145,7 @@ async def test_every_id_has_the_log_probability_of_the_models_own_logits(
         (Reshaping(frequency=101.0), "frequency_penalty is 101.0"),
         (Reshaping(biases=((3, 1e9),)), "a bias is 1000000000.0"),
         (Reshaping(biases=((VOCAB_SIZE, 1.0),)), "names token 24, ids are below 24"),
+        (Reshaping(biases=((3, 1.0),) * 1025), "logit_bias has 1025 ids, the limit is 1024"),
     ],
 )
 async def test_values_out_of_bounds_are_refused_by_name(by, words, autojump_clock):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import trio
@@ -313,6 +314,27 @@ async def test_two_nodes_with_one_id_that_only_know_each_other_find_out(autojump
         await world.start("two", node_id="twin", seeds=("one",))
         await trio.sleep(30)
         assert world.fleet("two").nodes()[0].conflict_address == "one:50051"
+
+
+@pytest.mark.spec("F-09")
+async def test_after_a_sign_of_a_second_node_with_our_id_every_tick_listens_for_it(autojump_clock):
+    never = replace(QUICK, listen_probability=0.0)
+    async with World.open(seed=24, limits=never) as world:
+        await world.start("attic")
+        await world.start("cellar", seeds=("attic",))
+        await world.time_until(lambda: world.is_whole("attic", "cellar"), limit_s=9)
+
+        async def calls_in(ticks: int) -> int:
+            world.dialled.clear()
+            await trio.sleep(ticks * world.limits.interval_s)
+            return sum(caller == "attic" for caller, _, _ in world.dialled)
+
+        assert 9 <= await calls_in(10) <= 12
+        lately = world.wall_of("attic")() - 2
+        await world.push_raw("attic", frame("attic", stamp=lately, grpc_address="barn:50051"))
+        assert 18 <= await calls_in(10) <= 24
+        await trio.sleep(2 * world.limits.ttl_s)
+        assert 9 <= await calls_in(10) <= 12
 
 
 @pytest.mark.spec("F-10")

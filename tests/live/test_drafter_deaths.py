@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from kakeya.cli.bench_prompts import held_out
 from tests.cli.nodes import NodeProcess, eventually, fleet_view, running_node
 from tests.live.client import Heard, hear
-from tests.live.promise import drafters_of, held_out_prompts
+from tests.live.promise import drafters_of
 from tests.live.wiretap import Wiretap, wiretap
 
 QUICK = ("--fleet-interval", "0.2", "--fleet-ttl", "6", "--log-format", "json")
-ASKED = {"text": held_out_prompts(1, seed=8)[0], "raw": True, "max_tokens": 1500}
+ASKED = {"text": held_out(1, seed=8)[0], "raw": True, "max_tokens": 1500}
 DRAFTED = {**ASKED, "num_drafts": 7, "proposer": "tiny"}
 
 

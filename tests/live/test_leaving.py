@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from kakeya.cli.bench_prompts import held_out
 from tests.cli.nodes import NodeProcess, eventually
 from tests.http.test_live import generations, get
 from tests.http.test_metrics import read
 from tests.live.client import hear
-from tests.live.promise import held_out_prompts, tiny_pair
+from tests.live.promise import tiny_pair
 
 # One generation at a time, so that another waits; a prompt read id by id takes its time.
 SLOW = ("--set", "node.max_generations=1", "--set", "verifying.max_prefill_chunk_len=1")
@@ -84,7 +85,7 @@ def test_in_the_queue(left):
 
 @pytest.mark.spec("H-10", "D-25")
 def test_in_the_prefill(left):
-    prompt = "".join(held_out_prompts(8, seed=9))
+    prompt = "".join(held_out(8, seed=9))
     with asking(left.attic, prompt=prompt, max_tokens=5):
         eventually(lambda: num_running(left.attic) == 1)
         before = metric(left.attic, "generation_tokens_total")

@@ -9,15 +9,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
+from kakeya.compute import matmul_mlx
 from kakeya.compute.device import ThreadDevice
+from kakeya.compute.quantized import Quantized
 from kakeya.config.verifying import VerifyingLimits
 from kakeya.errors import Refused
 from kakeya.verifying import load as load_torch
 from kakeya.verifying import load_mlx
-from kakeya.verifying.exactness import Measured
+from kakeya.verifying.exactness import GUARD_BOUNDS, Exactness, Measured
 from kakeya.verifying.verifier import Bank, Kv, KvPlan, Rows
 from tests.twins.reference import reference_logits
 from tests.verifying.checkpoints import VOCAB_SIZE, full_plan, some_ids, write_checkpoint
@@ -122,6 +125,43 @@ def test_blocks_with_forgotten_drafts_equal_steps(twin: Twin, plan: KvPlan):
         at += accepted
         verifier.trim(kv, at)
         assert kv.length == at
+
+
+@pytest.mark.spec("V-05", "V-14")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_where_rows_are_not_kept_apart_no_dtype_counts_as_exact(
+    twin_name: str,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    is_apart: bool,
+):
+    loading = TWINS[twin_name]
+    monkeypatch.setattr(loading, "keeps_rows_apart", lambda: is_apart)
+    found = Exactness(is_exact=True, max_difference=0.0)
+    monkeypatch.setattr(loading, "measure_exactness", lambda verifier: found)
+    bound = load(twin_name, folders["qwen3-tied-sliding"], dtype=dtype).margin_bound
+    assert bound == (0.0 if is_apart else GUARD_BOUNDS[dtype])
+
+
+@pytest.mark.spec("V-05", "V-14")
+@pytest.mark.parametrize("bits", [None, 2, 4, 8])
+@pytest.mark.parametrize("shape", [(64, 64), (960, 576), (576, 1536)])
+def test_a_row_of_an_mlx_product_depends_on_its_neighbours_only_where_that_was_measured(
+    shape: tuple[int, int], bits: int | None
+):
+    if not matmul_mlx.keeps_rows_apart():
+        pytest.skip("MLX's products depend on the rows beside them here: the margin guard is on")
+    x, weight = (mx.random.normal(s, key=mx.random.key(2)) for s in ((17, shape[1]), shape))
+    matrix: matmul_mlx.Matrix = matmul_mlx.DenseMatrix(weight, None)
+    if bits is not None:
+        how = Quantized(bits, group_size=64)
+        packed = mx.quantize(weight, group_size=64, bits=bits)
+        matrix = matmul_mlx.PackedMatrix(*packed, how, None)
+    alone = mx.concatenate([matrix(row[None]) for row in x])
+    for num_rows in range(2, 18):
+        assert mx.array_equal(matrix(x[:num_rows]), alone[:num_rows]), num_rows
 
 
 @pytest.mark.spec("D-31", "V-14")

@@ -13,7 +13,6 @@ from kakeya.compute.matmul_torch import (
     keeps_rows_apart,
     prepare,
 )
-from kakeya.verifying import load as load_module
 from kakeya.verifying.exactness import GUARD_BOUNDS, Exactness, measure_exactness
 from tests.spec_tables import table
 from tests.verifying.checkpoints import full_plan, load, write_checkpoint
@@ -43,19 +42,6 @@ def test_a_verifier_whose_blocks_differ_gets_a_bound_beyond_what_was_seen(
     found = measure_exactness(verifier)
     assert not found.is_exact
     assert found.margin_bound("float32") >= 16 * 0.0019
-
-
-@pytest.mark.spec("V-05")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("is_apart", [True, False])
-def test_where_rows_are_not_kept_apart_no_dtype_counts_as_exact(
-    sliding: Pair, monkeypatch: pytest.MonkeyPatch, dtype: str, is_apart: bool
-):
-    monkeypatch.setattr(load_module, "keeps_rows_apart", lambda: is_apart)
-    found = Exactness(is_exact=True, max_difference=0.0)
-    monkeypatch.setattr(load_module, "measure_exactness", lambda verifier: found)
-    bound = load(sliding.folder, dtype=dtype).margin_bound
-    assert bound == (0.0 if is_apart else GUARD_BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("seen", [float("nan"), 0.0])

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from random import Random
 
 from kakeya.cli.bench_flags import BenchFlags
-from kakeya.cli.generate import GenerateFlags, read_prompts
+from kakeya.cli.generate import read_prompts
+from kakeya.cli.generate_flags import GenerateFlags
 from kakeya.config.settings import Settings
 from kakeya.embedded.models import TINY
 from kakeya.errors import demand

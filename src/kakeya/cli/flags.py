@@ -73,9 +73,13 @@ class NodeFlags:
     ] = None
     backend: Annotated[str | None, _flag(MODEL, "auto, torch or mlx.")] = None
     dtype: Annotated[str | None, _flag(MODEL, "auto, float32 or bfloat16.")] = None
-    kv: Annotated[str | None, _flag(MODEL, "K/V kept: full or window.")] = None
-    sink: Annotated[int | None, _flag(MODEL, "First positions kept in window mode.")] = None
-    window: Annotated[int | None, _flag(MODEL, "Last positions kept in window mode.")] = None
+    kv: Annotated[str | None, _flag(MODEL, "K/V kept: full, window or restored.")] = None
+    sink: Annotated[
+        int | None, _flag(MODEL, "First positions kept in window and restored mode.")
+    ] = None
+    window: Annotated[
+        int | None, _flag(MODEL, "Last positions kept in window and restored mode.")
+    ] = None
     num_drafts: Annotated[str | None, _flag(MODEL, "auto, or drafts a block.")] = None
     draft_on: Annotated[
         str | None, _flag(MODEL, "auto, local, remote, or the node_id that drafts.")
@@ -119,6 +123,10 @@ class NodeFlags:
     ] = None
     log_level: Annotated[str | None, _flag(LOGS, "debug, info, warning or error.")] = None
     log_format: Annotated[str | None, _flag(LOGS, "auto, pretty or json.")] = None
+    log_file: Annotated[
+        str | None,
+        _flag(LOGS, "File for a node's logs, instead of stderr; kept to four of 10 MiB."),
+    ] = None
     config: Annotated[
         str | None, _flag(NODE, "Configuration file (TOML).", name=["--config", "-c"])
     ] = None

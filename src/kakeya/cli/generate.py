@@ -7,47 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import trio
-from cyclopts import Group, Parameter
 
 from kakeya.cli.client import refusal_of
 from kakeya.cli.embedded import node_stub
 from kakeya.cli.flags import NodeFlags, load_command_settings
+from kakeya.cli.generate_flags import GenerateFlags, request_for
 from kakeya.config.settings import Settings
-from kakeya.embedded.drafters import proposer_id
 from kakeya.errors import Refused, demand
 from kakeya.rpc.status import RpcFailedError
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 from kakeya.wire.pb.kakeya.node.v1.node_grpc import NodeServiceStub
-
-TEXT = Group("Text")
-SAMPLING = Group("Sampling")
-
-
-def _flag(group: Group, text: str, **more: Any) -> Parameter:
-    return Parameter(group=group, help=text, negative="", show_default=True, **more)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class GenerateFlags:
-    max_tokens: Annotated[int, _flag(TEXT, "Most tokens to decode.")] = 256
-    stop: Annotated[tuple[str, ...], _flag(TEXT, "Text that ends it; repeatable.")] = ()
-    raw: Annotated[bool, _flag(TEXT, "Send the prompt as it is, without chat template.")] = False
-    plain: Annotated[bool, _flag(TEXT, "Decode without speculation.")] = False
-    json: Annotated[bool, _flag(TEXT, "Print one JSON object a prompt instead of text.")] = False
-    file: Annotated[str | None, _flag(TEXT, "Read the prompt from this file.")] = None
-    prompt_file: Annotated[str | None, _flag(TEXT, "Many prompts: one JSON string a line.")] = None
-    temperature: Annotated[float, _flag(SAMPLING, "0 is greedy.")] = 0.0
-    top_p: Annotated[float, _flag(SAMPLING, "Nucleus; 1 keeps all.")] = 1.0
-    top_k: Annotated[int, _flag(SAMPLING, "Candidates kept; 0 keeps all.")] = 0
-    min_p: Annotated[float, _flag(SAMPLING, "Least share of the best candidate.")] = 0.0
-    seed: Annotated[int, _flag(SAMPLING, "Noise seed.")] = 0
-    node: Annotated[str | None, _flag(TEXT, "HOST:PORT of the node to ask.")] = None
-    embedded: Annotated[bool, _flag(TEXT, "Run a node in this process.")] = False
 
 
 @dataclass(slots=True)
@@ -92,13 +65,6 @@ def generate(
     return trio.run(_run, requests, asked, settings)
 
 
-def chosen_proposer(flags: NodeFlags) -> str:
-    """The model whose drafts are asked for: what --proposer names, "" for any.  Raises Refused."""
-    given = flags.proposer or ()
-    demand(len(given) <= 1, "INVALID_ARGUMENT", "give one --proposer: whose drafts are used")
-    return proposer_id(given[0]) if given else ""
-
-
 def read_prompts(prompt: str, asked: GenerateFlags) -> list[str]:
     """The prompts of one command, at least one.  Raises Refused(INVALID_ARGUMENT)."""
     sources = [bool(prompt and prompt != "-"), bool(asked.file), bool(asked.prompt_file)]
@@ -112,45 +78,6 @@ def read_prompts(prompt: str, asked: GenerateFlags) -> list[str]:
         texts = [prompt if prompt and prompt != "-" else sys.stdin.read()]
     demand(bool(texts) and all(texts), "INVALID_ARGUMENT", "the prompt is empty")
     return texts
-
-
-def request_for(text: str, asked: GenerateFlags, flags: NodeFlags) -> pb.GenerateRequest:
-    num_drafts = flags.num_drafts if flags.num_drafts not in (None, "auto") else "0"
-    demand(
-        str(num_drafts).isdigit(), "INVALID_ARGUMENT", f"--num-drafts is {num_drafts!r}, auto or N"
-    )
-    demand(asked.max_tokens >= 1, "INVALID_ARGUMENT", f"--max-tokens is {asked.max_tokens}, ≥ 1")
-    demand(asked.top_k >= 0, "INVALID_ARGUMENT", f"--top-k is {asked.top_k}, it must be ≥ 0")
-    for name, value in (("--sink", flags.sink), ("--window", flags.window)):
-        demand(
-            value is None or 0 <= value < 1 << 32,
-            "INVALID_ARGUMENT",
-            f"{name} is {value}, it must be at least 0 and below 2^32",
-        )
-    demand(0 <= asked.seed < 1 << 64, "INVALID_ARGUMENT", f"--seed is {asked.seed}, 0 … 2^64-1")
-    return pb.GenerateRequest(
-        text=text,
-        raw=asked.raw,
-        max_tokens=min(asked.max_tokens, (1 << 32) - 1),
-        stop=asked.stop,
-        plain=asked.plain,
-        draft_on=flags.draft_on or "",
-        proposer=chosen_proposer(flags),
-        num_drafts=int(num_drafts or 0),
-        kv_mode=flags.kv or "",
-        kv_sink=_count(flags.sink),
-        kv_window=_count(flags.window),
-        exact=flags.exact or "",
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        min_p=asked.min_p,
-        seed=asked.seed,
-    )
-
-
-def _count(value: int | None) -> pb.Count | None:
-    return None if value is None else pb.Count(value=value)
 
 
 async def _run(requests: list[pb.GenerateRequest], asked: GenerateFlags, settings: Settings) -> int:

@@ -36,8 +36,20 @@ def run(*, flags: NodeFlags | None = None) -> int:
         raise ConfigError(trouble)
     _demand_safe_door(settings)
     demand_loadable(settings, os.environ, this_host())
-    logs.configure(settings.log_level, settings.log_format)
+    _configure_logs(settings)
     return int(trio.run(_serve, settings))
+
+
+def _configure_logs(settings: Settings) -> None:
+    file = None
+    if settings.log_file:
+        file = logs.LogFile(settings.log_file, settings.log_file_bytes, settings.log_old_files)
+    try:
+        logs.configure(settings.log_level, settings.log_format, file)
+    except OSError as error:
+        raise ConfigError(
+            f"log_file is {settings.log_file!r}, it cannot be written: {error.strerror}"
+        ) from None
 
 
 def _demand_safe_door(settings: Settings) -> None:

@@ -70,6 +70,9 @@ class Settings:
     offline: bool = False
     log_level: Level = "info"
     log_format: Literal["auto", "pretty", "json"] = "auto"
+    log_file: str = ""
+    log_file_bytes: int = 10 << 20
+    log_old_files: int = 3
     http: HttpLimits = field(default_factory=HttpLimits)
     rpc: RpcLimits = field(default_factory=RpcLimits)
     fleet: FleetLimits = field(default_factory=FleetLimits)
@@ -90,6 +93,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "window": (16, 1 << 20),
     "num_drafts": (0, 64),
     "memory_limit": (0, 1 << 50),
+    "log_file_bytes": (4096, 1 << 40),
+    # With none the file would never be moved away, and grow for ever.
+    "log_old_files": (1, 100),
     "kept_prefixes": (0, 1024),
 }
 # Flags with a shorter or friendlier name than the keys they set.

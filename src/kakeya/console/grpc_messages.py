@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from kakeya.console.request import GenerationRequest
-from kakeya.decoding import Block, Sampling, Tally
+from kakeya.decoding import Block, Reshaping, Sampling, Tally
 from kakeya.wire.pb.kakeya.node.v1 import node_pb2 as pb
 
 
 def request_of(message: pb.GenerateRequest) -> GenerationRequest:
-    """An absent top_p reads as 0 on the wire and means 1; num_drafts 0 is the node's own."""
+    """An absent top_p or repetition_penalty reads as 0 on the wire and means 1.
+
+    num_drafts 0 is the node's own.
+    """
     return GenerationRequest(
         text=message.text,
         messages=tuple({"role": m.role, "content": m.content} for m in message.messages),
@@ -22,6 +25,12 @@ def request_of(message: pb.GenerateRequest) -> GenerationRequest:
             top_p=message.top_p or 1.0,
             min_p=message.min_p,
             seed=message.seed,
+            reshaping=Reshaping(
+                repetition=message.repetition_penalty or 1.0,
+                frequency=message.frequency_penalty,
+                presence=message.presence_penalty,
+                biases=tuple(sorted(message.logit_bias.items())),
+            ),
         ),
         plain=message.plain,
         draft_on=message.draft_on,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kakeya.errors import demand
 
 Floats = NDArray[np.float64]
+MAX_BIASES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ def reshaped(
 
 def demand_sound(by: Reshaping, vocab_size: int) -> None:
     """Raise Refused(INVALID_ARGUMENT) naming the first value out of its bounds."""
+    demand(
+        len(by.biases) <= MAX_BIASES,
+        "INVALID_ARGUMENT",
+        f"logit_bias has {len(by.biases)} ids, the limit is {MAX_BIASES}",
+    )
     for name, value, low, high in (
         ("repetition_penalty", by.repetition, 0.01, 100.0),
         ("frequency_penalty", by.frequency, -100.0, 100.0),
@@ -106,4 +112,4 @@ def demand_sound(by: Reshaping, vocab_size: int) -> None:
         )
 
 
-__all__ = ["UNCHANGED", "History", "Reshaping", "demand_sound", "reshaped"]
+__all__ = ["MAX_BIASES", "UNCHANGED", "History", "Reshaping", "demand_sound", "reshaped"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from kakeya.decoding.penalties import MAX_BIASES
 from kakeya.http.errors import BadField
 
 # Fields other servers act on and we do not, with the values that ask for nothing.
@@ -59,7 +60,6 @@ INTEGERS: Mapping[str, Bounds] = {
     "logprobs": Bounds(0, 20),
 }
 MAX_STOPS = 4
-MAX_BIASES = 1024
 BIAS = Bounds(-100, 100)
 
 

@@ -93,7 +93,14 @@ class Count(_message.Message):
     def __init__(self, value: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("text", "messages", "prompt_ids", "raw", "max_tokens", "stop", "plain", "draft_on", "num_drafts", "kv_mode", "temperature", "top_p", "top_k", "min_p", "seed", "exact", "kv_sink", "kv_window", "proposer")
+    __slots__ = ("text", "messages", "prompt_ids", "raw", "max_tokens", "stop", "plain", "draft_on", "num_drafts", "kv_mode", "temperature", "top_p", "top_k", "min_p", "seed", "exact", "kv_sink", "kv_window", "proposer", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias")
+    class LogitBiasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     TEXT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +120,10 @@ class GenerateRequest(_message.Message):
     KV_SINK_FIELD_NUMBER: _ClassVar[int]
     KV_WINDOW_FIELD_NUMBER: _ClassVar[int]
     PROPOSER_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
     text: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -132,7 +143,11 @@ class GenerateRequest(_message.Message):
     kv_sink: Count
     kv_window: Count
     proposer: str
-    def __init__(self, text: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., raw: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., plain: _Optional[bool] = ..., draft_on: _Optional[str] = ..., num_drafts: _Optional[int] = ..., kv_mode: _Optional[str] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., exact: _Optional[str] = ..., kv_sink: _Optional[_Union[Count, _Mapping]] = ..., kv_window: _Optional[_Union[Count, _Mapping]] = ..., proposer: _Optional[str] = ...) -> None: ...
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: _containers.ScalarMap[int, float]
+    def __init__(self, text: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., raw: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., plain: _Optional[bool] = ..., draft_on: _Optional[str] = ..., num_drafts: _Optional[int] = ..., kv_mode: _Optional[str] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., exact: _Optional[str] = ..., kv_sink: _Optional[_Union[Count, _Mapping]] = ..., kv_window: _Optional[_Union[Count, _Mapping]] = ..., proposer: _Optional[str] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("text", "ids", "block", "done")
