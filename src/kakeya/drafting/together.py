@@ -6,7 +6,6 @@ wait for the same drafter; the others find theirs made, and leave the queue.  Kn
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,12 +25,20 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """ask: None once it is drafted.  made: the draft, or why there is none, until it is taken."""
+    """A draft that is asked for.  made: the draft, or why there is none, until it is taken."""
 
     drafter: DflashDrafter
-    ask: BlockAsk | None
+    # Whoever pops it decides: the thread that drafts, or the sleeper that leaves.
+    asks: list[BlockAsk]
     made: Any = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def claimed(self) -> BlockAsk | None:
+        """What is to be drafted; None for all but the first who wants to know."""
+        try:
+            return self.asks.pop()
+        except IndexError:
+            return None
 
     def taken(self) -> Any:
         made, self.made = self.made, None
@@ -46,17 +53,14 @@ class Together:
         self.num_drafts = 0
         self._device = device
         self._limits = limits
-        # Entered on the loop, taken out on the device's thread.
-        self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Waiting] = []  # changed on the loop only
         self._gathered_at_s = float("-inf")
 
     async def draft(self, drafter: DflashDrafter, ask: BlockAsk) -> Draft:
         """As `drafter.draft` does in a job; raises what that raises."""
-        mine = _Waiting(drafter, ask)
-        with self._lock:
-            is_first = not self._waiting
-            self._waiting.append(mine)
+        mine = _Waiting(drafter, [ask])
+        is_first = not any(each.asks for each in self._waiting)
+        self._waiting.append(mine)
         served: list[_Waiting] = []
         try:
             with mine.scope:
@@ -66,9 +70,8 @@ class Together:
             # hold it.
             return mine.taken().unwrap()  # type: ignore[no-any-return]
         finally:
-            with self._lock:
-                if mine in self._waiting:
-                    self._waiting.remove(mine)
+            mine.asks.clear()
+            self._waiting.remove(mine)
             for each in served:
                 # Its job, which has nothing to do any more, leaves the queue.
                 each.scope.cancel()
@@ -83,33 +86,38 @@ class Together:
 
     def _serve(self, mine: _Waiting) -> list[_Waiting]:
         """On the thread: draft for all that wait, if nobody has drafted for this one."""
-        taken = self._taken(mine)
+        taken, asks = self._taken(mine)
         if not taken:
             return []
         self.num_passes += 1
         self.num_drafts += len(taken)
         if len(taken) > 1:
-            _draft_together(taken)
-        for each in taken:
+            _draft_together(taken, asks)
+        for each, ask in zip(taken, asks, strict=True):
             # What is wrong with one is no other's failure.
-            each.made = each.made or outcome.capture(_draft_alone, each)
-            each.ask = None
-        return [each for each in taken if each is not mine]
+            each.made = each.made or outcome.capture(
+                mine.drafter.draft, ask.context, ask.context_len, ask.bonus_id, ask.num_drafts
+            )
+        return taken[1:]
 
-    def _taken(self, mine: _Waiting) -> list[_Waiting]:
-        """Those that the pass is for, no longer waiting: `mine`, and who came first."""
-        with self._lock:
-            if mine not in self._waiting:
-                return []
-            alike = [e for e in self._waiting if e.drafter is mine.drafter and e is not mine]
-            taken = [mine, *alike[: self._limits.max_together - 1]]
-            self._waiting = [each for each in self._waiting if each not in taken]
-        return taken
+    def _taken(self, mine: _Waiting) -> tuple[list[_Waiting], list[BlockAsk]]:
+        """Those that a pass is for, and what they ask: `mine`, and who came first."""
+        first = mine.claimed()
+        if first is None:
+            return [], []
+        taken, asks = [mine], [first]
+        for each in list(self._waiting):
+            if len(taken) == self._limits.max_together:
+                break
+            ask = each.claimed() if each.drafter is mine.drafter else None
+            if ask is not None:
+                taken.append(each)
+                asks.append(ask)
+        return taken, asks
 
 
-def _draft_together(taken: Sequence[_Waiting]) -> None:
+def _draft_together(taken: Sequence[_Waiting], asks: Sequence[BlockAsk]) -> None:
     """One pass for all; where it fails nothing is made."""
-    asks = [each.ask for each in taken if each.ask is not None]
     try:
         drafts = taken[0].drafter.draft_together(asks)
     except Refused:
@@ -120,12 +128,6 @@ def _draft_together(taken: Sequence[_Waiting]) -> None:
         return
     for each, draft in zip(taken, drafts, strict=True):
         each.made = outcome.Value(draft)
-
-
-def _draft_alone(waiting: _Waiting) -> Draft:
-    ask = waiting.ask
-    assert ask is not None
-    return waiting.drafter.draft(ask.context, ask.context_len, ask.bonus_id, ask.num_drafts)
 
 
 __all__ = ["Together"]
