@@ -145,10 +145,17 @@ def test_a_bench_of_no_rounds_is_refused(tmp_path):
     assert "--rounds is 0" in done.stderr
 
 
-def test_bench_rpc_in_a_checkout_is_the_checkouts_own(tmp_path):
-    done = run_kakeya("bench", "rpc", "--", "--help", home=tmp_path)
+@pytest.mark.parametrize(("name", "says"), [("rpc", "--engines"), ("never-slower", "--peers")])
+def test_a_checkouts_own_benchmarks_are_found(name, says, tmp_path):
+    done = run_kakeya("bench", name, "--", "--help", home=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "--engines" in done.stdout
+    assert says in done.stdout
+
+
+def test_a_benchmark_of_another_name_is_refused(tmp_path):
+    done = run_here("bench", "faster", home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no benchmark 'faster'; there is rpc, never-slower" in done.stderr
 
 
 def test_several_at_once_give_the_same_ids_and_their_speeds_in_all(folder, tmp_path):

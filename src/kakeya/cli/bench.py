@@ -2,7 +2,7 @@
 
 With `--proposer` the verifier and the drafter are two processes that it starts.
 
-`kakeya bench rpc` runs the RPC layer's benchmark of a checkout.
+`kakeya bench rpc` and `kakeya bench never-slower` run benchmarks of a checkout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kakeya.errors import demand
 # Keeps one core busy until it is killed.
 BURN = "while True: pass"
 NO_CORES = "not held on cores: that needs Linux and two of them"
-RPC_BENCH = "tests.bench.rpc_bench"
+CHECKOUTS_OWN = {"rpc": "tests.bench.rpc_bench", "never-slower": "tests.bench.never_slower"}
 
 
 def bench(
@@ -45,13 +45,16 @@ def bench(
     Parameters
     ----------
     what
-        Nothing, or rpc: the RPC layer beside grpc.aio and others (in a checkout).
+        Nothing; or, in a checkout, rpc: the RPC layer beside grpc.aio and others; never-slower:
+        proposers that are wrong, late, far away or dying beside plain decoding.
     """
     asked = given or BenchFlags()
-    if what == "rpc":
+    if what in CHECKOUTS_OWN:
         given_rounds = ["--rounds", str(asked.rounds)] if asked.rounds != BenchFlags.rounds else []
-        return _bench_rpc([*rest, *given_rounds, *(["--json"] if asked.json else [])])
-    demand(not what, "INVALID_ARGUMENT", f"no benchmark {what!r}; there is rpc, or none named")
+        arguments = [*rest, *given_rounds, *(["--json"] if asked.json else [])]
+        return _bench_of_checkout(what, arguments)
+    known = ", ".join(CHECKOUTS_OWN)
+    demand(not what, "INVALID_ARGUMENT", f"no benchmark {what!r}; there is {known}, or none named")
     demand(asked.rounds >= 1, "INVALID_ARGUMENT", f"--rounds is {asked.rounds}, at least 1")
     num_concurrencies = len(concurrencies_of(asked.concurrency))
     demand(
@@ -101,11 +104,12 @@ def _print(table: Table) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def _bench_rpc(arguments: list[str]) -> int:
+def _bench_of_checkout(name: str, arguments: list[str]) -> int:
+    module = CHECKOUTS_OWN[name]
     demand(
         importlib.util.find_spec("tests") is not None
-        and importlib.util.find_spec(RPC_BENCH) is not None,
+        and importlib.util.find_spec(module) is not None,
         "UNAVAILABLE",
-        "the RPC benchmark is part of the checkout; run it there with `just bench rpc`",
+        f"the benchmark {name} is part of the checkout; run it there with `just bench {name}`",
     )
-    return subprocess.run([sys.executable, "-m", RPC_BENCH, *arguments], check=False).returncode
+    return subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
