@@ -50,6 +50,7 @@ SEAMS = {
     "cli/bench.py": {"subprocess"},
     "cli/bench_nodes.py": {"subprocess", "trio.open_signal_receiver"},
     "cli/doctor.py": {"time.time"},
+    "cli/models_pull.py": {"time.sleep"},  # before a connection is tried again
     # A rank of a ring never lives in the node: it may hold the interpreter, or wait for ever.
     "ring/probe.py": {"subprocess", "trio.run_process"},
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kakeya.drafting.drafter import DrafterShape, LayerBank, RestorePlan
+from kakeya.drafting.drafter import BlockAsk, DrafterShape, LayerBank, RestorePlan
 from kakeya.drafting.proposer import Draft
 from kakeya.wire.tensor import WireArray
 
@@ -97,6 +97,13 @@ class NumpyDrafter:
             seen = zlib.crc32(bytes([number]), seen)
             ids.append(seen % self.shape.vocab_size)
         return Draft(tuple(ids), forward_passes=1, peak_activation_bytes=num_drafts * 8)
+
+    def draft_together(self, asks: Sequence[BlockAsk]) -> list[Draft]:
+        self._job(f"draft {len(asks)}")
+        return [
+            self.draft(each.context, each.context_len, each.bonus_id, each.num_drafts)  # type: ignore[arg-type]
+            for each in asks
+        ]
 
     def _job(self, name: str) -> None:
         self.threads.add(threading.get_ident())

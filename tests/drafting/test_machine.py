@@ -44,10 +44,13 @@ class Bench:
     def __init__(self, drafter: NumpyDrafter | None = None, limits: SessionLimits = LIMITS) -> None:
         self.drafter = drafter or NumpyDrafter()
         self.held: list[int] = []
-        self.tools = s.Tools(self.drafter, limits, self._work, self.held.append)
+        self.tools = s.Tools(self.drafter, limits, self._work, self._draft, self.held.append)
 
     async def _work(self, fn, *args):
         return fn(*args)
+
+    async def _draft(self, ask):
+        return self.drafter.draft(ask.context, ask.context_len, ask.bonus_id, ask.num_drafts)
 
     async def apply(self, state, request):
         return await machine.TABLE[type(state), type(request)](state, request, self.tools)

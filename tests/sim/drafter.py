@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kakeya.drafting.drafter import DrafterShape, LayerBank, RestorePlan
+from kakeya.drafting.drafter import BlockAsk, DrafterShape, LayerBank, RestorePlan
 from kakeya.drafting.drafter_card import DrafterCard
 from kakeya.drafting.proposer import Draft
 from kakeya.node.drafters import LoadedDrafter
@@ -103,6 +103,12 @@ class SimDrafter:
             last = int(np.argmax(weights().head @ x))
             ids.append(last)
         return Draft(tuple(ids), forward_passes=1)
+
+    def draft_together(self, asks: Sequence[BlockAsk]) -> list[Draft]:
+        return [
+            self.draft(each.context, each.context_len, each.bonus_id, each.num_drafts)  # type: ignore[arg-type]
+            for each in asks
+        ]
 
 
 def loaded(hears: Hears) -> LoadedDrafter:

@@ -28,10 +28,11 @@ app = cyclopts.App(
     version=version("kakeya"),
     result_action="return_value",
 )
-for verb in ("run", "generate", "fleet", "top", "bench", "doctor", "models", "spec"):
+for verb in ("run", "generate", "fleet", "top", "bench", "doctor", "spec"):
     app.command(f"kakeya.cli.{verb}:{verb}", name=verb)
 app.command("kakeya.cli.service_file:service_file", name="service-file")
 app.command("kakeya.cli.config:config_app", name="config")
+app.command("kakeya.cli.models:models_app", name="models")
 app.command("kakeya.cli.cert:cert_app", name="cert")
 app.command("kakeya.cli.train:train_app", name="train")
 

@@ -9,6 +9,9 @@ from cyclopts import Parameter
 
 from kakeya.errors import demand
 
+# What node.max_generations and its queue take by default.
+MAX_CONCURRENCY = 64
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +27,33 @@ class BenchFlags:
     ] = None
     max_tokens: Annotated[int, Parameter(help="Most tokens a generation.")] = 64
     rounds: Annotated[int, Parameter(help="Times each pair is measured.")] = 3
-    concurrency: Annotated[int, Parameter(help="Generations at once; their speeds add up.")] = 1
+    concurrency: Annotated[
+        str,
+        Parameter(
+            help="Generations at once; their speeds add up. A list such as 1,2,4,8, or --proposer:"
+            " with the drafter on a core of its own and on the verifier's."
+        ),
+    ] = "1"
     rtt: Annotated[
         str, Parameter(help="Draft on a node of its own this far away, such as 50ms.")
     ] = ""
     busy: Annotated[bool, Parameter(negative="", help="Keep one core busy meanwhile.")] = False
     verify: Annotated[bool, Parameter(negative="", help="Only compare the ids.")] = False
     json: Annotated[bool, Parameter(negative="", help="Print JSON.")] = False
+
+
+def concurrencies_of(text: str) -> list[int]:
+    """1,2,4,8 as numbers.  Raises Refused."""
+    found = []
+    for part in text.split(","):
+        number = int(part) if part.strip().isdecimal() else 0
+        demand(
+            1 <= number <= MAX_CONCURRENCY,
+            "INVALID_ARGUMENT",
+            f"--concurrency is {part}, at least 1 and at most {MAX_CONCURRENCY}",
+        )
+        found.append(number)
+    return found
 
 
 def seconds_of(text: str) -> float:

@@ -55,11 +55,11 @@ async def ground(asked: BenchFlags, flags: NodeFlags, settings: Settings) -> Asy
         node_pair(flags, settings, rtt_s=rtt_s) as pair,
         stub_at(pair.verifying.grpc_address, settings) as stub,
     ):
-        await _until_they_met(stub, pair)
+        await until_they_met(stub, pair)
         yield Ground(stub, ways_of_pair(pair, flags.draft_on or "", is_far=rtt_s > 0), pair)
 
 
-async def _until_they_met(stub: NodeServiceStub, pair: NodePair) -> None:
+async def until_they_met(stub: NodeServiceStub, pair: NodePair) -> None:
     """Until the verifying node knows that both serve every proposer.  Raises Refused."""
     wanted = {
         (node.node_id, each) for node in (pair.verifying, pair.drafting) for each in pair.proposers
@@ -123,4 +123,4 @@ async def _places(stub: NodeServiceStub) -> Sequence[str]:
     return ("local", "remote") if drafts else ("auto",)
 
 
-__all__ = ["MEET_S", "Ground", "ground", "wants_pair", "ways_of_pair"]
+__all__ = ["MEET_S", "Ground", "ground", "until_they_met", "wants_pair", "ways_of_pair"]

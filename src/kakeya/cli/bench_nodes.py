@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 import trio
 
+from kakeya.cli.bench_cores import Cores, hold
 from kakeya.cli.delayed import DelayingDialer, relay
 from kakeya.cli.flags import NodeFlags
 from kakeya.config.settings import Settings
@@ -58,9 +59,13 @@ class NodePair:
 
 @asynccontextmanager
 async def node_pair(
-    flags: NodeFlags, settings: Settings, *, rtt_s: float
+    flags: NodeFlags, settings: Settings, *, rtt_s: float, cores: Cores | None = None
 ) -> AsyncIterator[NodePair]:
-    """Start both; the drafting one is `rtt_s` away.  Raises Refused for one that does not start."""
+    """Start both; the drafting one is `rtt_s` away.  Raises Refused for one that does not start.
+
+    cores: where each is held; None: they run where they like.
+    """
+    here, there = (cores.verifying, cores.drafting) if cores else (None, None)
     proposers = [of_verifier(each, settings.verifier) for each in flags.proposer or (NGRAM,)]
     drafters = [f"--proposer={each}" for each in proposers]
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
@@ -68,16 +73,17 @@ async def node_pair(
         home = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         common = (*arguments_of(flags), "--log-level", flags.log_level or "error")
         first = ("--verifier", settings.verifier, *drafters, "--node-id", VERIFYING)
-        verifying = await stack.enter_async_context(node_process((*common, *first), home))
+        verifying = await stack.enter_async_context(
+            node_process((*common, *first), home, core=here)
+        )
         away: tuple[str, ...] = ()
         if rtt_s:
             listeners = await open_listeners(LOCAL, 0)
             away = ("--advertise", f"{LOCAL}:{listeners[0].socket.getsockname()[1]}")
         second = ("--verifier", "none", *drafters, "--node-id", DRAFTING)
         peer = ("--peer", verifying.grpc_address)
-        drafting = await stack.enter_async_context(
-            node_process((*common, *second, *peer, *away), home)
-        )
+        starting = node_process((*common, *second, *peer, *away), home, core=there)
+        drafting = await stack.enter_async_context(starting)
         if rtt_s:
             dialer = DelayingDialer(TcpDialer(settings.rpc), rtt_s, nursery)
             nursery.start_soon(relay, listeners, dialer, drafting.grpc_address)
@@ -113,7 +119,9 @@ def arguments_of(flags: NodeFlags) -> list[str]:
 
 
 @asynccontextmanager
-async def node_process(arguments: Sequence[str], home: str) -> AsyncIterator[NodeProcess]:
+async def node_process(
+    arguments: Sequence[str], home: str, *, core: int | None = None
+) -> AsyncIterator[NodeProcess]:
     """`kakeya run ARGUMENTS`, its state under `home`, until the end of the block."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "kakeya", "run", *arguments],
@@ -122,6 +130,9 @@ async def node_process(arguments: Sequence[str], home: str) -> AsyncIterator[Nod
         stdin=subprocess.DEVNULL,
     )
     try:
+        if core is not None:
+            # Before it counts the cores that it may use.
+            hold(process.pid, core)
         assert process.stdout is not None
         line = b""
         with trio.move_on_after(READY_S):

@@ -33,6 +33,48 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
             f"{row['tokens_per_round']:.2f}",
             f"{row['mean_acceptance_length']:.2f}",
             " ".join(f"{share:.2f}" for share in row["acceptance_by_position"][:6]) or "-",
-            f"{row['num_equal']} of {row['prompts']}" + ("" if row["ids_equal"] else " DIFFERENT"),
+            _equal(row["num_equal"], row["prompts"]),
         )
     return table
+
+
+SCALING_COLUMNS = (
+    "at once", "plain tokens/s", "drafter apart", "drafter beside", "apart to plain",
+    "apart to beside", "1 + γ·t_d/t_v", "γ", "t_d ms", "t_v ms",
+    "plain ms", "tokens a round", "ids equal",
+)  # fmt: skip
+
+
+def scaling_table(rows: list[dict[str, Any]]) -> Table:
+    """Drafter apart: on a core of its own; beside: on the verifier's.
+
+    Times are of processors: t_d of an id drafted, t_v of a round, plain of a token without drafts.
+    """
+    table = Table(box=None)
+    for column in SCALING_COLUMNS:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(
+            str(row["concurrency"]),
+            _number(row["plain_tokens_per_second"], 1),
+            _number(row["apart_tokens_per_second"], 1),
+            _number(row["sharing_tokens_per_second"], 1),
+            _number(row["ratio_to_plain"], 2),
+            _number(row["ratio_to_sharing"], 2),
+            _number(row["bound"], 2),
+            _number(row["drafts_per_round"], 2),
+            _number(1e3 * row["t_d_s"], 3),
+            _number(1e3 * row["t_v_s"], 3),
+            _number(1e3 * row["plain_token_s"], 3),
+            _number(row["tokens_per_round"], 2),
+            _equal(row["num_equal"], row["num_compared"]),
+        )
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _equal(num_equal: int, num_compared: int) -> str:
+    return f"{num_equal} of {num_compared}" + ("" if num_equal == num_compared else " DIFFERENT")

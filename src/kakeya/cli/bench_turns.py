@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from kakeya.cli.bench_flags import BenchFlags
+from kakeya.cli.bench_flags import BenchFlags, concurrencies_of
 from kakeya.cli.bench_ground import MEET_S, Ground, ground
 from kakeya.cli.bench_prompts import Prompt, prompts_for
 from kakeya.cli.bench_rows import PLAIN, Pair, Way, joined
@@ -74,6 +74,7 @@ async def _pairs(
     there: Ground, prompts: Sequence[Prompt], asked: BenchFlags, flags: NodeFlags
 ) -> list[Pair]:
     found = []
+    concurrency = concurrencies_of(asked.concurrency)[0]
     ways = list(dict.fromkeys([PLAIN, *there.ways]))
     for number in range(1 if asked.verify else asked.rounds):
         for prompt in prompts:
@@ -81,7 +82,7 @@ async def _pairs(
             # Whoever goes first may find a cooler machine: take turns.
             for way in reversed(ways) if number % 2 else ways:
                 request = request_of(prompt, way, max_tokens=asked.max_tokens, flags=flags)
-                reports[way] = await _many(there.stub, request, asked.concurrency)
+                reports[way] = await _many(there.stub, request, concurrency)
             found += [Pair(prompt.kind, way, reports[PLAIN], reports[way]) for way in there.ways]
     return found
 

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from kakeya.cli.client import answers, open_channels, read_credentials
 from kakeya.cli.exit_codes import Exit
+from kakeya.cli.findings import line_of
 from kakeya.cli.flags import NodeFlags, load_settings
 from kakeya.config.settings import Settings
 from kakeya.doctor.finding import Finding, is_well, skipped
@@ -30,7 +31,6 @@ from kakeya.fleet.discovery import udp_route
 from kakeya.node.door import http_bind
 from kakeya.rpc.channel import Channels
 
-MARKS = {"ok": "ok", "warning": "warn", "failed": "FAIL", "skipped": "-"}
 LOCAL = "127.0.0.1"
 
 
@@ -55,12 +55,6 @@ def doctor(
         rows = [asdict(each) for each in findings]
         print(msgspec.json.encode({"ok": is_well(findings), "findings": rows}).decode())
     return Exit.OK if is_well(findings) else Exit.FAILURE
-
-
-def line_of(finding: Finding) -> str:
-    """One line; what to do stands behind an arrow."""
-    told = f"{MARKS[finding.state]:4} {finding.check}: {finding.what}"
-    return f"{told}  -> {finding.do}" if finding.do else told
 
 
 async def look_around(settings: Settings) -> AsyncIterator[Finding]:

@@ -7,29 +7,46 @@ likeliest ids of each row is chosen, each step scored by how well an id follows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
+from kakeya.drafting.dflash_bounds import row_cuts
 from kakeya.drafting.dflash_config import DflashConfig
 from kakeya.drafting.dflash_weights_mlx import ConvWeights, SelectorWeights
 
 
-def prepare(config: DflashConfig, weights: ConvWeights, h: mx.array) -> tuple[mx.array, mx.array]:
+def prepare(
+    config: DflashConfig, weights: ConvWeights, h: mx.array, lens: Sequence[int] = ()
+) -> tuple[mx.array, mx.array]:
     """h: [..., T, hidden_size] convolved, and the dynamic kernel for `finish`.
 
-    The kernel: [..., T, kernel_size, num_groups].
+    The kernel: [..., T, kernel_size, num_groups].  lens: as `block_hidden` has them.
     """
     shape = config.convolutions
     assert shape is not None
     kernels = split(weights.dynamic(h), 2, shape.kernel_size, -1)
     before, after = kernels[..., 0, :, :], kernels[..., 1, :, :]
-    return _convolve(h, weights.base[0], before), after
+    return _convolved(h, weights.base[0], before, lens), after
 
 
-def finish(config: DflashConfig, weights: ConvWeights, h: mx.array, kernel: mx.array) -> mx.array:
+def finish(
+    config: DflashConfig,
+    weights: ConvWeights,
+    h: mx.array,
+    kernel: mx.array,
+    lens: Sequence[int] = (),
+) -> mx.array:
     """h: [..., T, hidden_size] convolved by the kernel that `prepare` gave."""
-    return _convolve(h, weights.base[1], kernel)
+    return _convolved(h, weights.base[1], kernel, lens)
+
+
+def _convolved(h: mx.array, base: mx.array, dynamic: mx.array, lens: Sequence[int]) -> mx.array:
+    """Block by block: the first row of one has none before it."""
+    if len(lens) <= 1:
+        return _convolve(h, base, dynamic)
+    return mx.concatenate([_convolve(h[cut], base, dynamic[cut]) for cut in row_cuts(lens)])
 
 
 def _convolve(h: mx.array, base: mx.array, dynamic: mx.array) -> mx.array:

@@ -5,6 +5,7 @@ Shared by the twins; knows no tensor framework.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -154,6 +155,12 @@ def _sight(
     return Sight(first, visible(rows, keys, is_causal=is_causal, window=window))
 
 
+def row_cuts(lens: Sequence[int]) -> list[slice]:
+    """Where the rows of each block are, of blocks that stand one behind the other."""
+    ends = itertools.accumulate(lens)
+    return [slice(end - length, end) for end, length in zip(ends, lens, strict=True)]
+
+
 __all__ = [
     "Sight",
     "activation_bytes",
@@ -161,6 +168,7 @@ __all__ = [
     "demand_draftable",
     "demand_fitting",
     "drafter_shape",
+    "row_cuts",
     "sights",
     "slots_for",
     "visible",

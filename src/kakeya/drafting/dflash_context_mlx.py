@@ -8,11 +8,12 @@ only where nothing else of the pass reads it.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
-from kakeya.drafting.dflash_bounds import Sight, sights
+from kakeya.drafting.dflash_bounds import Sight, row_cuts, sights
 from kakeya.drafting.dflash_config import DflashConfig
 
 
@@ -56,7 +57,8 @@ class SlabAttention:
         self, config: DflashConfig, slabs: list[mx.array], context_len: int, block_len: int
     ) -> None:
         self._config = config
-        self._slabs = slabs
+        self.slabs = slabs
+        self.block_len = block_len
         self._context_len = context_len
         self._end = context_len + block_len
         found = sights(config, context_len, block_len)
@@ -65,7 +67,7 @@ class SlabAttention:
 
     def __call__(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
         """[T, num_heads * head_dim] for q [T, num_heads, head_dim] and k, v of the block."""
-        c, view, slots = self._config, self._views[layer], self._slabs[layer]
+        c, view, slots = self._config, self._views[layer], self.slabs[layer]
         rows = mx.concatenate([k, v], axis=1).swapaxes(0, 1)
         slots[:, self._context_len : self._end] = rows
         held = slots[None, :, view.first : self._end]
@@ -82,4 +84,17 @@ class SlabAttention:
         return View(sight.first, None if sight.seen is None else mx.array(sight.seen))
 
 
-__all__ = ["MlxContext", "SlabAttention", "new_slab"]
+class BlocksAttention:
+    """The attention of several blocks that stand one behind the other, each over its own slab."""
+
+    def __init__(self, blocks: Sequence[SlabAttention]) -> None:
+        self._blocks = blocks
+        self._cuts = row_cuts([block.block_len for block in blocks])
+
+    def __call__(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        """As SlabAttention, for the rows of all blocks."""
+        blocks = zip(self._blocks, self._cuts, strict=True)
+        return mx.concatenate([block(layer, q[cut], k[cut], v[cut]) for block, cut in blocks])
+
+
+__all__ = ["BlocksAttention", "MlxContext", "SlabAttention", "new_slab"]

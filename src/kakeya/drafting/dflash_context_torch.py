@@ -7,13 +7,14 @@ nothing, so that what is attended to lies in one piece and is never copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kakeya.drafting.dflash_bounds import Sight, sights
+from kakeya.drafting.dflash_bounds import Sight, row_cuts, sights
 from kakeya.drafting.dflash_config import DflashConfig
 
 
@@ -57,6 +58,7 @@ class SlabAttention:
     ) -> None:
         self._config = config
         self._slab = slab
+        self.block_len = block_len
         self._context_len = context_len
         self._end = context_len + block_len
         found = sights(config, context_len, block_len)
@@ -90,4 +92,17 @@ class SlabAttention:
         return View(sight.first, mask.repeat_interleave(group, dim=0))
 
 
-__all__ = ["SlabAttention", "TorchContext", "new_slab"]
+class BlocksAttention:
+    """The attention of several blocks that stand one behind the other, each over its own slab."""
+
+    def __init__(self, blocks: Sequence[SlabAttention]) -> None:
+        self._blocks = blocks
+        self._cuts = row_cuts([block.block_len for block in blocks])
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """As SlabAttention, for the rows of all blocks."""
+        blocks = zip(self._blocks, self._cuts, strict=True)
+        return torch.cat([block(layer, q[cut], k[cut], v[cut]) for block, cut in blocks])
+
+
+__all__ = ["BlocksAttention", "SlabAttention", "TorchContext", "new_slab"]

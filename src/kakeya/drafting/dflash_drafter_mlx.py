@@ -21,10 +21,11 @@ from kakeya.drafting.dflash_bounds import (
     demand_draftable,
     demand_fitting,
     drafter_shape,
+    row_cuts,
     slots_for,
 )
 from kakeya.drafting.dflash_config import DflashConfig
-from kakeya.drafting.dflash_context_mlx import MlxContext, SlabAttention, new_slab
+from kakeya.drafting.dflash_context_mlx import BlocksAttention, MlxContext, SlabAttention, new_slab
 from kakeya.drafting.dflash_mlx import (
     ContextRows,
     block_hidden,
@@ -35,7 +36,7 @@ from kakeya.drafting.dflash_mlx import (
     rotated,
 )
 from kakeya.drafting.dflash_weights_mlx import DflashWeights
-from kakeya.drafting.drafter import Context, DrafterShape, LayerBank, RestorePlan
+from kakeya.drafting.drafter import BlockAsk, Context, DrafterShape, LayerBank, RestorePlan
 from kakeya.drafting.proposer import Draft
 from kakeya.wire.tensor import WireArray
 
@@ -122,28 +123,27 @@ class DflashMlxDrafter:
         Equal logits: the lowest id.  Raises Refused: INVALID_ARGUMENT for a bonus or a number of
         drafts out of bounds, OUT_OF_RANGE where context and block pass the drafter's positions.
         """
-        assert isinstance(context, MlxContext)
-        block_len = 1 + num_drafts
-        demand_draftable(self.shape, context_len, bonus_id, num_drafts)
-        assert context_len + block_len <= context.num_slots
-        ids = mx.array([bonus_id] + [self.config.mask_id] * num_drafts)
+        return self.draft_together((BlockAsk(context, context_len, bonus_id, num_drafts),))[0]
+
+    def draft_together(self, asks: Sequence[BlockAsk]) -> list[Draft]:
+        """The drafts of several blocks, in one pass: each over its own context."""
+        for ask in asks:
+            demand_draftable(self.shape, ask.context_len, ask.bonus_id, ask.num_drafts)
+        lens = [1 + ask.num_drafts for ask in asks]
+        attentions = [self._attention(ask) for ask in asks]
         hidden = block_hidden(
             self.config,
             self.weights,
-            embed(self.config, self.weights, ids),
-            self._turned(context_len, context_len + block_len),
-            SlabAttention(self.config, context.slabs, context_len, block_len),
-        )[1:]
-        drafted = self._choose(hidden, bonus_id)
-        mx.eval(context.slabs)
-        return Draft(
-            tuple(drafted),
-            diffusion_steps=1,
-            forward_passes=1,
-            peak_activation_bytes=activation_bytes(
-                self.config, block_len, itemsize=self._dtype.size
-            ),
+            embed(self.config, self.weights, self._ids(asks)),
+            _joined([self._block_turn(ask) for ask in asks]),
+            BlocksAttention(attentions),
+            lens,
         )
+        # A block's first row is its bonus.
+        rows = mx.concatenate([hidden[cut][1:] for cut in row_cuts(lens)])
+        drafted = self._choose(rows, asks)
+        mx.eval([attention.slabs for attention in attentions])
+        return [self._draft_of(ids) for ids in drafted]
 
     def read(self, context: MlxContext, first: int, end: int) -> ContextRows:
         """K and V of the context's positions first … end - 1, K turned back: what f_θ goes by."""
@@ -154,13 +154,39 @@ class DflashMlxDrafter:
         k = rotated(ContextRows(held[:, :, :num_kv_heads], held[:, :, num_kv_heads:]), back)
         return ContextRows(k, held[:, :, num_kv_heads:])
 
-    def _choose(self, hidden: mx.array, bonus_id: int) -> list[int]:
+    def _ids(self, asks: Sequence[BlockAsk]) -> mx.array:
+        blocks = [[ask.bonus_id] + [self.config.mask_id] * ask.num_drafts for ask in asks]
+        return mx.array([each for block in blocks for each in block])
+
+    def _attention(self, ask: BlockAsk) -> SlabAttention:
+        assert isinstance(ask.context, MlxContext)
+        block_len = 1 + ask.num_drafts
+        assert ask.context_len + block_len <= ask.context.num_slots
+        return SlabAttention(self.config, ask.context.slabs, ask.context_len, block_len)
+
+    def _block_turn(self, ask: BlockAsk) -> Turn:
+        return self._turned(ask.context_len, ask.context_len + 1 + ask.num_drafts)
+
+    def _draft_of(self, ids: list[int]) -> Draft:
+        itemsize = self._dtype.size
+        return Draft(
+            tuple(ids),
+            diffusion_steps=1,
+            forward_passes=1,
+            peak_activation_bytes=activation_bytes(self.config, 1 + len(ids), itemsize=itemsize),
+        )
+
+    def _choose(self, hidden: mx.array, asks: Sequence[BlockAsk]) -> list[list[int]]:
         logits = logits_of(self.config, self.weights, hidden)
-        if self.weights.selector is not None:
-            return select(self.config, self.weights.selector, hidden, logits, bonus_id)
+        cuts, selector = row_cuts([ask.num_drafts for ask in asks]), self.weights.selector
+        if selector is not None:
+            return [
+                select(self.config, selector, hidden[cut], logits[cut], ask.bonus_id)
+                for ask, cut in zip(asks, cuts, strict=True)
+            ]
         best = np.array(mx.argmax(logits, axis=-1))
         ids = best if self.weights.head_ids is None else self.weights.head_ids[best]
-        return [int(each) for each in ids]
+        return [[int(each) for each in ids[cut]] for cut in cuts]
 
     def _with_room(self, context: MlxContext | None, context_len: int, end: int) -> MlxContext:
         """The context with slots for `end` positions and a block; a longer slab is a copy."""
@@ -179,3 +205,9 @@ class DflashMlxDrafter:
         if end <= _TURN_TABLE_LEN:
             return Turn(self._turn.cos[first:end], self._turn.sin[first:end])
         return turn_of(np.arange(first, end), self.weights.inv_freq, self._dtype)
+
+
+def _joined(turns: Sequence[Turn]) -> Turn:
+    """The turn of the rows of several blocks, one behind the other."""
+    cos, sin = [turn.cos for turn in turns], [turn.sin for turn in turns]
+    return Turn(mx.concatenate(cos), mx.concatenate(sin))

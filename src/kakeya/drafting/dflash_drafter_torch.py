@@ -21,10 +21,16 @@ from kakeya.drafting.dflash_bounds import (
     demand_draftable,
     demand_fitting,
     drafter_shape,
+    row_cuts,
     slots_for,
 )
 from kakeya.drafting.dflash_config import DflashConfig
-from kakeya.drafting.dflash_context_torch import SlabAttention, TorchContext, new_slab
+from kakeya.drafting.dflash_context_torch import (
+    BlocksAttention,
+    SlabAttention,
+    TorchContext,
+    new_slab,
+)
 from kakeya.drafting.dflash_torch import (
     ContextRows,
     block_hidden,
@@ -35,7 +41,7 @@ from kakeya.drafting.dflash_torch import (
     rotated,
 )
 from kakeya.drafting.dflash_weights_torch import DflashWeights
-from kakeya.drafting.drafter import Context, DrafterShape, LayerBank, RestorePlan
+from kakeya.drafting.drafter import BlockAsk, Context, DrafterShape, LayerBank, RestorePlan
 from kakeya.drafting.proposer import Draft
 from kakeya.wire.tensor import WireArray
 
@@ -77,7 +83,6 @@ class DflashTorchDrafter:
         self._restorer = restorer
         self._dtype = weights.embedding.dtype
         self._turn = turn_of(torch.arange(_TURN_TABLE_LEN), weights.inv_freq, self._dtype)
-        self._block_ids = torch.full((config.block_len,), config.mask_id)
 
     @property
     def shape(self) -> DrafterShape:
@@ -122,29 +127,26 @@ class DflashTorchDrafter:
         Equal logits: the lowest id.  Raises Refused: INVALID_ARGUMENT for a bonus or a number of
         drafts out of bounds, OUT_OF_RANGE where context and block pass the drafter's positions.
         """
-        assert isinstance(context, TorchContext)
-        block_len = 1 + num_drafts
-        demand_draftable(self.shape, context_len, bonus_id, num_drafts)
-        assert context_len + block_len <= context.num_slots
+        return self.draft_together((BlockAsk(context, context_len, bonus_id, num_drafts),))[0]
+
+    def draft_together(self, asks: Sequence[BlockAsk]) -> list[Draft]:
+        """The drafts of several blocks, in one pass: each over its own context."""
+        for ask in asks:
+            demand_draftable(self.shape, ask.context_len, ask.bonus_id, ask.num_drafts)
+        lens = [1 + ask.num_drafts for ask in asks]
         with torch.inference_mode():
-            ids = self._block_ids[:block_len].clone()
-            ids[0] = bonus_id
             hidden = block_hidden(
                 self.config,
                 self.weights,
-                embed(self.config, self.weights, ids),
-                self._turned(context_len, context_len + block_len),
-                SlabAttention(self.config, context.slab, context_len, block_len),
-            )[1:]
-            drafted = self._choose(hidden, bonus_id)
-        return Draft(
-            tuple(drafted),
-            diffusion_steps=1,
-            forward_passes=1,
-            peak_activation_bytes=activation_bytes(
-                self.config, block_len, itemsize=self._dtype.itemsize
-            ),
-        )
+                embed(self.config, self.weights, self._ids(asks)),
+                _joined([self._block_turn(ask) for ask in asks]),
+                BlocksAttention([self._attention(ask) for ask in asks]),
+                lens,
+            )
+            # A block's first row is its bonus.
+            rows = torch.cat([hidden[cut][1:] for cut in row_cuts(lens)])
+            drafted = self._choose(rows, asks)
+        return [self._draft_of(ids) for ids in drafted]
 
     def read(self, context: TorchContext, first: int, end: int) -> ContextRows:
         """K and V of the context's positions first … end - 1, K turned back: what f_θ goes by."""
@@ -156,13 +158,39 @@ class DflashTorchDrafter:
             k = rotated(ContextRows(held[:, :, :num_kv_heads], held[:, :, num_kv_heads:]), back)
         return ContextRows(k, held[:, :, num_kv_heads:])
 
-    def _choose(self, hidden: Tensor, bonus_id: int) -> list[int]:
+    def _ids(self, asks: Sequence[BlockAsk]) -> Tensor:
+        blocks = [[ask.bonus_id] + [self.config.mask_id] * ask.num_drafts for ask in asks]
+        return torch.tensor([each for block in blocks for each in block])
+
+    def _attention(self, ask: BlockAsk) -> SlabAttention:
+        assert isinstance(ask.context, TorchContext)
+        block_len = 1 + ask.num_drafts
+        assert ask.context_len + block_len <= ask.context.num_slots
+        return SlabAttention(self.config, ask.context.slab, ask.context_len, block_len)
+
+    def _block_turn(self, ask: BlockAsk) -> Turn:
+        return self._turned(ask.context_len, ask.context_len + 1 + ask.num_drafts)
+
+    def _draft_of(self, ids: list[int]) -> Draft:
+        itemsize = self._dtype.itemsize
+        return Draft(
+            tuple(ids),
+            diffusion_steps=1,
+            forward_passes=1,
+            peak_activation_bytes=activation_bytes(self.config, 1 + len(ids), itemsize=itemsize),
+        )
+
+    def _choose(self, hidden: Tensor, asks: Sequence[BlockAsk]) -> list[list[int]]:
         logits = logits_of(self.config, self.weights, hidden)
-        if self.weights.selector is not None:
-            return select(self.config, self.weights.selector, hidden, logits, bonus_id)
+        cuts, selector = row_cuts([ask.num_drafts for ask in asks]), self.weights.selector
+        if selector is not None:
+            return [
+                select(self.config, selector, hidden[cut], logits[cut], ask.bonus_id)
+                for ask, cut in zip(asks, cuts, strict=True)
+            ]
         best = torch.argmax(logits, dim=-1)
         ids = best if self.weights.head_ids is None else self.weights.head_ids[best]
-        return [int(each) for each in ids.tolist()]
+        return [[int(each) for each in ids[cut].tolist()] for cut in cuts]
 
     def _with_room(self, context: TorchContext | None, context_len: int, end: int) -> TorchContext:
         """The context with slots for `end` positions and a block; a longer slab is a copy."""
@@ -180,3 +208,8 @@ class DflashTorchDrafter:
         if end <= _TURN_TABLE_LEN:
             return Turn(self._turn.cos[first:end], self._turn.sin[first:end])
         return turn_of(torch.arange(first, end), self.weights.inv_freq, self._dtype)
+
+
+def _joined(turns: Sequence[Turn]) -> Turn:
+    """The turn of the rows of several blocks, one behind the other."""
+    return Turn(torch.cat([turn.cos for turn in turns]), torch.cat([turn.sin for turn in turns]))

@@ -8,7 +8,7 @@ After DFlash: Block Diffusion for Flash Speculative Decoding (arXiv 2602.06036).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -62,14 +62,20 @@ def embed(config: DflashConfig, weights: DflashWeights, ids: mx.array) -> mx.arr
 
 
 def block_hidden(
-    config: DflashConfig, weights: DflashWeights, x: mx.array, turn: Turn, attend: Attend
+    config: DflashConfig,
+    weights: DflashWeights,
+    x: mx.array,
+    turn: Turn,
+    attend: Attend,
+    lens: Sequence[int] = (),
 ) -> mx.array:
     """The last hidden states of a block: x [..., T, hidden_size] is its embedded ids.
 
     Row 0 is the bonus; row i says what stands at its own position, where a mask went in.
+    lens: x [T, hidden_size] holds blocks of these lengths, one behind the other.
     """
     for index, layer in enumerate(weights.layers):
-        x = _layer(config, layer, index, x, turn, attend)
+        x = _layer(config, layer, index, x, turn, attend, lens)
     return rms_norm(x, weights.norm, config.rms_norm_eps)
 
 
@@ -97,20 +103,21 @@ def _layer(
     x: mx.array,
     turn: Turn,
     attend: Attend,
+    lens: Sequence[int],
 ) -> mx.array:
     """One layer over x: [..., T, hidden_size]; DFlash 2 mixes rows before and after each part."""
     h = rms_norm(x, weights.input_norm, config.rms_norm_eps)
     if weights.attention_conv is None:
         x = x + _attention(config, weights, index, h, turn, attend)
     else:
-        h, kernel = prepare(config, weights.attention_conv, h)
+        h, kernel = prepare(config, weights.attention_conv, h, lens)
         h = _attention(config, weights, index, h, turn, attend)
-        x = x + finish(config, weights.attention_conv, h, kernel)
+        x = x + finish(config, weights.attention_conv, h, kernel, lens)
     h = rms_norm(x, weights.mlp_norm, config.rms_norm_eps)
     if weights.mlp_conv is None:
         return x + _mlp(config, weights, h)
-    h, kernel = prepare(config, weights.mlp_conv, h)
-    return x + finish(config, weights.mlp_conv, _mlp(config, weights, h), kernel)
+    h, kernel = prepare(config, weights.mlp_conv, h, lens)
+    return x + finish(config, weights.mlp_conv, _mlp(config, weights, h), kernel, lens)
 
 
 def _attention(

@@ -65,6 +65,16 @@ class RestorePlan:
     omits_full_layers: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockAsk:
+    """A block to draft: exactly num_drafts ids behind the bonus, which stands at context_len."""
+
+    context: Context
+    context_len: int
+    bonus_id: int
+    num_drafts: int
+
+
 class DflashDrafter(Protocol):
     @property
     def model_id(self) -> str: ...
@@ -98,4 +108,12 @@ class DflashDrafter(Protocol):
 
     def draft(self, context: Context, context_len: int, bonus_id: int, num_drafts: int) -> Draft:
         """Exactly `num_drafts` ids for positions context_len + 1 …, the bonus at context_len."""
+        ...
+
+    def draft_together(self, asks: Sequence[BlockAsk]) -> list[Draft]:
+        """A draft for each of `asks`, in one pass; their contexts are different ones.
+
+        The ids are those of `draft`, as far as a product of many rows gives each of them what it
+        gives it alone.  Raises what `draft` would raise for any of them.
+        """
         ...

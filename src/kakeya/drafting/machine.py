@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from kakeya.config.sessions import SessionLimits
-from kakeya.drafting.drafter import Context, DflashDrafter, LayerBank, RestorePlan
+from kakeya.drafting.drafter import BlockAsk, Context, DflashDrafter, LayerBank, RestorePlan
 from kakeya.drafting.proposer import Draft
 from kakeya.drafting.session_guards import (
     demand_fits,
@@ -124,8 +124,8 @@ async def draft(
     if isinstance(state, Drafting) and state.drafted_for == request:
         return state, state.draft
     demand_fits(state.context_len + 1 + request.num_drafts, tools.drafter.shape)
-    made = await tools.work(
-        tools.drafter.draft, state.context, state.context_len, request.bonus_id, request.num_drafts
+    made = await tools.draft(
+        BlockAsk(state.context, state.context_len, request.bonus_id, request.num_drafts)
     )
     demand_kept_word(made, request, tools.drafter)
     return Drafting(state.prompt, state.context, state.context_len, request, made), made

@@ -14,9 +14,11 @@ import trio
 from kakeya.compute.device import Device
 from kakeya.config.sessions import SessionLimits
 from kakeya.drafting.desk import Desk, Ticket
-from kakeya.drafting.drafter import DflashDrafter
+from kakeya.drafting.drafter import BlockAsk, DflashDrafter
 from kakeya.drafting.machine import TABLE, held_bytes, wait_s, why_not
+from kakeya.drafting.proposer import Draft
 from kakeya.drafting.session_states import Closed, Ending, Opened, Restore, State, Tools
+from kakeya.drafting.together import Together
 from kakeya.errors import Refused, demand
 
 log = structlog.get_logger(__name__)
@@ -46,12 +48,14 @@ class Owner:
         drafter: DflashDrafter,
         *,
         device: Device,
+        together: Together,
         room: Room,
         limits: SessionLimits,
     ) -> None:
         self._desk = desk
         self._drafter = drafter
         self._device = device
+        self._together = together
         self._room = room
         self._limits = limits
         # No job begins after this (trio's clock, s).
@@ -62,7 +66,7 @@ class Owner:
 
         A CloseSession is left to be answered by whoever closes the desk, once all is released.
         """
-        tools = Tools(self._drafter, self._limits, self._work, self._room.hold)
+        tools = Tools(self._drafter, self._limits, self._work, self._draft, self._room.hold)
         state: State = Opened()
         now = trio.current_time()
         ends_at = now + self._limits.life_s
@@ -109,6 +113,15 @@ class Owner:
 
     async def _work(self, fn: Callable[..., T], *args: Any) -> T:
         """Run one job for the request that is served, unless nobody waits for it."""
+        self._demand_wanted()
+        return await self._device.run(fn, *args)
+
+    async def _draft(self, ask: BlockAsk) -> Draft:
+        """The same for a draft, in one pass with those of other sessions that wait as well."""
+        self._demand_wanted()
+        return await self._together.draft(self._drafter, ask)
+
+    def _demand_wanted(self) -> None:
         ticket = self._desk.serving
         assert ticket is not None
         demand(not ticket.is_abandoned, "CANCELLED", "the caller has gone")
@@ -117,7 +130,6 @@ class Owner:
             "DEADLINE_EXCEEDED",
             "the session's time is over",
         )
-        return await self._device.run(fn, *args)
 
 
 def _expired(state: State, limits: SessionLimits, *, is_old: bool) -> Closed:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from kakeya.config.sessions import SessionLimits
-from kakeya.drafting.drafter import Context, DflashDrafter, LayerBank, RestorePlan
+from kakeya.drafting.drafter import BlockAsk, Context, DflashDrafter, LayerBank, RestorePlan
 from kakeya.drafting.proposer import Draft
 from kakeya.wire.tensor import WireArray
 
@@ -151,10 +151,12 @@ class Tools:
     """What a transition works with.
 
     work: `await work(fn, *args)` runs one job on the engine's thread; Refused once nobody waits.
+    draft: `await draft(ask)` is the draft of one block, perhaps in one pass with others'.
     hold: `hold(num_bytes)` reserves that much for the context; Refused when there is no room.
     """
 
     drafter: DflashDrafter
     limits: SessionLimits
     work: Callable[..., Awaitable[Any]]
+    draft: Callable[[BlockAsk], Awaitable[Draft]]
     hold: Callable[[int], None]

@@ -18,6 +18,7 @@ from kakeya.drafting.desk import Desk
 from kakeya.drafting.drafter import DflashDrafter
 from kakeya.drafting.owner import INTERNAL_TEXT, Owner
 from kakeya.drafting.session_states import Closed, Ending
+from kakeya.drafting.together import Together
 from kakeya.errors import Refused, demand
 from kakeya.supervision import TaskHome
 
@@ -58,6 +59,7 @@ class Sessions:
     def __init__(self, *, device: Device, limits: SessionLimits) -> None:
         self.held_bytes = 0
         self._device = device
+        self._together = Together(device, limits)
         self._limits = limits
         self._open: dict[str, Session] = {}
         self._per_peer: Counter[str] = Counter()
@@ -134,7 +136,12 @@ class Sessions:
         """The contained task of one session."""
         room = SessionRoom(self, self._limits)
         owner = Owner(
-            session.desk, session.drafter, device=self._device, room=room, limits=self._limits
+            session.desk,
+            session.drafter,
+            device=self._device,
+            together=self._together,
+            room=room,
+            limits=self._limits,
         )
         closed = Closed(Ending.STOPPED, "the node is stopping")
         try:

@@ -28,11 +28,16 @@ def hub_folder(env: Mapping[str, str]) -> Path:
     given = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE")
     if given:
         return Path(given).expanduser()
+    return hub_home(env) / "hub"
+
+
+def hub_home(env: Mapping[str, str]) -> Path:
+    """Where the Hub's programs keep what is theirs: HF_HOME, else in the user's cache."""
     home = env.get("HF_HOME")
     if home:
-        return Path(home).expanduser() / "hub"
+        return Path(home).expanduser()
     cache = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".cache")
-    return Path(cache) / "huggingface" / "hub"
+    return Path(cache) / "huggingface"
 
 
 def repo_folder(env: Mapping[str, str], repo: str) -> Path:
