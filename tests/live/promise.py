@@ -82,8 +82,9 @@ def tiny_pair(home: Path, dtype: str, *more: str) -> Iterator[Pair]:
 
 
 def drafters_of(address: str) -> set[str]:
-    """Who drafts for a generation there."""
-    return set(hear(address, text="x", raw=True, max_tokens=40, proposer="tiny").drafters)
+    """Who drafts for a generation there when the number of drafts is not left to the policy."""
+    asked = {"text": "x", "raw": True, "max_tokens": 100, "proposer": "tiny", "num_drafts": 7}
+    return set(hear(address, **asked).drafters)
 
 
 def compare(
